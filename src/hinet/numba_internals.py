@@ -102,7 +102,8 @@ class KernelCache(caching.FunctionCache):
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Save a compiled kernel if the folder allows it."""
-        with SAVING, contextlib.suppress(OSError):  # a full disk, or a read-only folder
+        # a full disk, a read-only folder, or another version of hinet that writes to the same folder
+        with SAVING, contextlib.suppress(OSError, AttributeError, ImportError):
             super().save_overload(signature, compiled)
             remove_unused(Path(self.cache_path))
 

@@ -16,10 +16,9 @@ from hinet.engine import DeepExpert, FusedModel, WideExpert
 from hinet.engine.model.experts import Prototypes
 from hinet.engine.model.groups import LabelSpans
 from hinet.errors import HiNetError
-from hinet.networks.features import SparseBag, SparseRows
 from hinet.networks.graph import NeuronGraph
 from hinet.networks.heads import HeadSettings, SiblingHead, segment_logsumexp
-from hinet.networks.models import HiNet
+from hinet.networks.models import HiNet, SparseBag, SparseRows
 from hinet.ragged import positions
 from hinet.taxonomy import Layers
 from tests.engine.set_head import SetHead

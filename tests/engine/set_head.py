@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid, softplus
 
-from hinet.engine.model.targets import Targets
+from hinet.engine.model.groups import Targets
+from hinet.networks.graph import TargetBatch
 from hinet.networks.heads import HeadSettings, SiblingHead
-from hinet.networks.targets import TargetBatch
 from hinet.ragged import offsets_of, positions
 from hinet.taxonomy import Layers
 

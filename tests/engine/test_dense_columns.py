@@ -12,8 +12,7 @@ from hinet import Layers, Taxonomy, Traces
 from hinet.data.matrices import MixedRows, SparseMatrix
 from hinet.engine import EngineSettings, Search, fit
 from hinet.engine.model.experts import DeepExpert
-from hinet.engine.model.groups import Groups, LabelSpans
-from hinet.engine.model.targets import Targets
+from hinet.engine.model.groups import Groups, LabelSpans, Targets
 from hinet.engine.settings import Dropout
 from hinet.engine.training import deep
 from hinet.engine.training.deep import DeepJob, DeepPlan, LabelTargets, group_objective, label_objective

@@ -234,7 +234,7 @@ def test_patience_stops_early_and_keeps_the_best(monkeypatch: pytest.MonkeyPatch
     best = int(np.argmin(costs))
     assert len(costs) == best + 1 + 2
     assert all(record.valid_score is not None for record in model.history)
-    deep = model.experts._replace(mix=np.array([1, 0, 0, 0], np.float32))
+    deep = model.experts._replace(mix=np.array(Mix(deep=1), np.float32))
     targets = Targets.of(random_traces)
     assert learned_mix(MixCost(SparseMatrix.of(valid_rows), targets, model.groups, deep))[1] == pytest.approx(
         costs[best]
@@ -374,8 +374,8 @@ def test_checkpoints_at_intervals_lose_at_most_an_interval(
     trained: FusedModel, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(10_000))
-    monkeypatch.setattr("hinet.engine.training.checkpoints.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr("hinet.engine.training.checkpoints.MIN_WRITES", 0)
+    monkeypatch.setattr("hinet.engine.training.jobs.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("hinet.engine.training.jobs.MIN_WRITES", 0)
     rows, traces, _ = data(kind)
     with pytest.raises(KeyboardInterrupt):
         fit(rows, traces, QUICK, progress=BreaksOff(19), checkpoint=tmp_path, checkpoint_every=8)
@@ -591,11 +591,11 @@ def test_arrays_that_do_not_fit_are_refused(trained: FusedModel) -> None:
 def test_experts_can_be_left_out(kind: str) -> None:
     rows, traces, labels = data(kind)
     model = fit(rows, traces, _with(QUICK, wide=False, flat=False))
-    assert model.mix == (1, 0, 0, 0)
+    assert model.mix == (1, 0, 0, 0, 0)
     assert len(model.experts.wide.weights) == 0
     assert accuracy(model, rows, labels) > 0.9
     if kind == "tree":
-        assert fit(rows, traces, _with(QUICK, flat=True, wide=False)).mix == (0.5, 0, 0.5, 0)
+        assert fit(rows, traces, _with(QUICK, flat=True, wide=False)).mix == (0.5, 0, 0.5, 0, 0)
         few, few_traces, _ = data(kind, 50)
         assert fit(few, few_traces, QUICK).mix.flat == 0  # too few rows per label
         assert fit(few, few_traces, _with(QUICK, flat=True)).mix.flat > 0

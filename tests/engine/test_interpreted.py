@@ -14,7 +14,8 @@ import pytest
 from hinet import HiNetClassifier, Layers, Taxonomy, Traces, compiled
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.engine import EngineSettings, FusedModel, Search, fit
-from hinet.engine.model.targets import Targets
+from hinet.engine.model.experts import Mix
+from hinet.engine.model.groups import Targets
 from tests import processes
 
 CLOSE: dict[str, float] = {"rtol": 0, "atol": 1e-5}
@@ -37,7 +38,7 @@ def model_of(edges: list[tuple[str, str]], flat: bool) -> tuple[FusedModel, Any,
     traces = Traces.encode(layers, LABELS * 4)
     model = fit(rows, traces, EngineSettings(width=12, flat=flat, flat_width=9, threads=1))
     if flat:  # all four experts
-        model = FusedModel(layers, model.experts._replace(mix=np.array([0.6, 0.5, 0.7, 0], np.float32)))
+        model = FusedModel(layers, model.experts._replace(mix=np.array(Mix(deep=0.6, wide=0.5, flat=0.7), np.float32)))
     return model, rows, Targets.of(traces)
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from hinet import Layers, Taxonomy, Traces
 from hinet.engine import EngineSettings
+from hinet.engine.training.jobs import Assignment, Averaged, SharedRows
 from hinet.engine.training.plan import PlanInput
-from hinet.engine.training.sharing import Assignment, Averaged, SharedRows
 
 
 class Threads:

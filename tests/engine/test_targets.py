@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hinet import LabelError, Layers, Taxonomy, Traces
 from hinet.engine import Groups, Targets
-from hinet.engine.model.targets import END
+from hinet.engine.model.groups import END
 from hinet.engine.training.target_kernels import max_sizes, mixed_cost
 from tests.engine.oracle import label_probabilities
 from tests.strategies import all_scored, layered

@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from hinet import Layers, Taxonomy, Traces
 from hinet.data.matrices import MixedRows
 from hinet.engine import EngineSettings, Search, fit
-from hinet.engine.training import whitening as module
-from hinet.engine.training.whitening import SHRINKAGE, whitening
+from hinet.engine.training import rows as module
+from hinet.engine.training.rows import SHRINKAGE, whitening
 
 
 def _rows(count: int = 2_000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

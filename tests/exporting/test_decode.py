@@ -18,8 +18,7 @@ from hinet.data import Traces
 from hinet.engine import FusedModel
 from hinet.exporting import decode as decoder
 from hinet.exporting.decode import Decoded, decode, paths, read
-from hinet.exporting.export import arrays_of
-from hinet.exporting.sources import FusedSource
+from hinet.exporting.export import FusedSource, arrays_of
 from hinet.networks import NeuronGraph, downpour
 from tests.engine.oracle import biased_model, random_model
 from tests.strategies import layered

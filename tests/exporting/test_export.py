@@ -21,10 +21,11 @@ from torch import nn
 
 from hinet import FileError, HiNetError, Layers, Taxonomy, Traces
 from hinet.engine import EngineSettings, FusedModel, Search, fit
+from hinet.engine.model.experts import Mix
 from hinet.exporting import export_onnx
-from hinet.exporting import graph as graphs
 from hinet.exporting.decode import decode, paths, read
-from hinet.exporting.sources import exported_part
+from hinet.exporting.export import exported_part
+from hinet.exporting.scoring import ALIGNED
 from hinet.networks import (
     DenseFeatures,
     FlattenNetwork,
@@ -124,7 +125,7 @@ def test_a_fused_model_scores_and_decodes_the_same(k: int, layers: Layers, seed:
 @pytest.mark.parametrize("experts", [("deep",), ("flat",), ("deep", "flat")], ids="+".join)
 def test_groups_of_all_sizes_and_large_scores(experts: tuple[str, ...], tmp_path: Path) -> None:
     model, rows = random_model(some_tree(), 3, sharpness=30.0).model, random_rows(40, 3)
-    mix = np.array([0.7 * ("deep" in experts), 0.2, 0.9 * ("flat" in experts), 0], np.float32)
+    mix = np.array(Mix(deep=0.7 * ("deep" in experts), wide=0.2, flat=0.9 * ("flat" in experts)), np.float32)
     model = FusedModel(model.layers, model.experts._replace(mix=mix))
     assert export_onnx(model, tmp_path / "exported").experts == experts
     log_p = scores_by(tmp_path / "exported", feed_of(rows))
@@ -183,8 +184,8 @@ def test_an_exported_model_is_about_as_accurate_and_the_report_gives_both_figure
 
 def test_the_weights_of_experts_left_out_go_to_the_others() -> None:
     model = random_model(some_tree(), 0).model
-    assert exported_part(model).mix == pytest.approx((1.2, 0, 1.0, 0), abs=1e-6)
-    wide = FusedModel(model.layers, model.experts._replace(mix=np.array([0, 1, 0, 0], np.float32)))
+    assert exported_part(model).mix == pytest.approx((1.2, 0, 1.0, 0, 0), abs=1e-6)
+    wide = FusedModel(model.layers, model.experts._replace(mix=np.array(Mix(wide=1), np.float32)))
     with pytest.raises(HiNetError, match="has neither a deep nor a flat expert"):
         exported_part(wide)
 
@@ -359,4 +360,4 @@ def test_weights_are_laid_out_to_be_mapped(tmp_path: Path) -> None:
     outside = [{entry.key: entry.value for entry in tensor.external_data} for tensor in model.graph.initializer]
     starts = [int(place["offset"]) for place in outside if place]
     assert starts
-    assert all(start % graphs.ALIGNED == 0 for start in starts)
+    assert all(start % ALIGNED == 0 for start in starts)

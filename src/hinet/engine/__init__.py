@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hinet.engine.model.experts import WideExpert as WideExpert
     from hinet.engine.model.fused import FusedModel as FusedModel
     from hinet.engine.model.groups import Groups as Groups
-    from hinet.engine.model.targets import Targets as Targets
+    from hinet.engine.model.groups import Targets as Targets
     from hinet.engine.search.predictor import Found as Found
     from hinet.engine.search.predictor import FoundLabels as FoundLabels
     from hinet.engine.search.predictor import FoundNodes as FoundNodes
@@ -28,8 +28,7 @@ else:  # a trained model predicts without the training package
             "fused_search": "Search",
             "model.experts": "DeepExpert Experts Mix WideExpert",
             "model.fused": "FusedModel",
-            "model.groups": "Groups",
-            "model.targets": "Targets",
+            "model.groups": "Groups Targets",
             "search.predictor": "Found FoundLabels FoundNodes",
             "settings": "EngineSettings",
             "training.context": "ValidationRows",

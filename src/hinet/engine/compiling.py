@@ -32,7 +32,7 @@ from hinet.engine.fused_search import Search
 from hinet.engine.model.column_kernels import column_digests, merge_columns
 from hinet.engine.model.experts import EXPERTS
 from hinet.engine.model.fused import FusedModel, with_merged
-from hinet.engine.model.targets import Targets
+from hinet.engine.model.groups import Targets
 from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.search.search_kernels import best_traces
 from hinet.engine.settings import EngineSettings

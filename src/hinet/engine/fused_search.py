@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, is_for_kernels
-from hinet.engine.model.fused import FusedModel
-from hinet.engine.model.trust import Trust
+from hinet.engine.model.experts import NEIGHBOURS, Memory
+from hinet.engine.model.experts.neighbours import CORRECTION_BOOST, vectors_of
+from hinet.engine.model.fused import FusedModel, Trust
 from hinet.engine.search.marginal_kernels import Correction, best_nodes, likely_labels
 from hinet.engine.search.odds_scaling import (
     map_log_odds,
@@ -42,13 +43,14 @@ from hinet.errors import HiNetError
 from hinet.ragged import offsets_of
 
 if TYPE_CHECKING:  # a model answers without the code that trains one
-    from hinet.engine.model.targets import Targets
+    from hinet.engine.model.groups import Targets
     from hinet.engine.settings import EngineSettings
     from hinet.progress import Progress
     from hinet.taxonomy import Layers
 
 FLOOR = 1e-4  # neurons with a lower probability are skipped at first
 UPDATE_EPOCHS = 4  # enough to learn more rows, few enough to forget little
+MIN_MEMORY_WEIGHT = 0.1  # weight of neighbours in the mix that lets corrections count
 ROUNDING = 1e-6  # relative error of probabilities in single precision
 
 Part = TypeVar("Part")
@@ -319,7 +321,9 @@ class Search(Predictor):
     def row_parts(self, row: Any) -> RowParts:
         """Return what each feature adds to the logits, for a matrix of one row."""
         matrix = SparseMatrix.of(row)
-        return RowParts(lambda group: self.model.contributions(matrix, group), matrix.entries(self.model.features)[0])
+        read = self.model.read(matrix, getattr(row, "unknown", None))
+        features = matrix.entries(self.model.features)[0]
+        return RowParts(lambda group: self.model.contributions(matrix, group, read), features)
 
     def to_arrays(self, *, half: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return metadata and named arrays to save."""
@@ -341,6 +345,39 @@ class Search(Predictor):
         from hinet.engine.training.relearning import taught
 
         return replace(self, model=taught(self.model, learns, targets, SparseMatrix.of(rows)))
+
+    @property
+    def can_remember(self) -> bool:
+        """Whether the model compares texts with a memory, which can be extended."""
+        return len(self.model.experts.neighbours.label) > 0
+
+    def text_vectors(self, rows: Any) -> NDArray[np.float32]:
+        """Return the vectors that rows are compared by; the model must have a memory."""
+        width = self.model.experts.neighbours.vector.shape[1]
+        return vectors_of(SparseMatrix.of(rows), self.model.features, width)
+
+    def remembering(self, rows: Any, traces: Traces, first: int, limit: int | None = None) -> Self:
+        """Return the model with rows added to its memory, numbered from ``first``; it must have one already.
+
+        Nothing is trained. The rows are corrections, which count more than training rows. With ``limit``, they count
+        like training rows, and at most that many of each label are added.
+        """
+        experts = self.model.experts
+        memory, columns = experts.neighbours, self.text_vectors(rows)
+        ends = np.append(traces.neurons, 0)[traces.offsets[1:] - 1].astype(np.int64)
+        label = experts.spans.labels_at(np.where(np.diff(traces.offsets) > 0, ends, 0))
+        owner = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
+        mix = experts.mix.copy()
+        if limit is None:
+            mix[NEIGHBOURS] = max(mix[NEIGHBOURS], MIN_MEMORY_WEIGHT)
+            added = memory.with_corrections(Memory.of(columns[owner], label, first + owner, CORRECTION_BOOST))
+        else:
+            from hinet.engine.training.neighbours import medoids
+
+            kept = medoids(columns, owner, label, limit)
+            added = memory.joined(Memory.of(columns[owner[kept]], label[kept], first + owner[kept]))
+        experts = experts._replace(neighbours=added, mix=mix)
+        return replace(self, model=replace(self.model, experts=experts))
 
     def continued(
         self,
@@ -389,7 +426,7 @@ class Search(Predictor):
         matrix = SparseMatrix.of(rows)
         if rows.shape[1] != self.model.features:
             raise HiNetError(f"the model was trained on {self.model.features:,} features, got {rows.shape[1]:,}")
-        return self.model.read(matrix)
+        return self.model.read(matrix, getattr(rows, "unknown", None))
 
     def _in_blocks(self, rows: Any, answer: Callable[..., Part], *per_row: NDArray[Any]) -> list[Part]:
         return in_blocks(self._checked(rows), answer, self.threads, self.blocks, *per_row)

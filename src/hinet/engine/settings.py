@@ -75,6 +75,7 @@ RULES: Rules = {
     "flat_width": _COUNT | NONE,
     "flat_upper": real(0),
     "prior_strength": real() | NONE,
+    "neighbours": whole(0),
     "two_layers": FLAG,
     "whiten": FLAG,
     "patience": _COUNT | NONE,
@@ -134,6 +135,9 @@ class EngineSettings:
         with several labels per row, if neither are too many.
     prior_strength : float, optional
         Strength of the logit adjustment, which depends on the share of each option in its group.
+    neighbours : int
+        Maximum number of training rows of a label that texts are compared with by their vectors, next to the titles of
+        the label; 0 for no comparison.
     two_layers : bool
         Whether deep experts have a second hidden layer, with rectified units only; requires several labels per row.
     whiten : bool
@@ -168,6 +172,7 @@ class EngineSettings:
     flat_width: int | None = None
     flat_upper: float = 0.4
     prior_strength: float | None = None
+    neighbours: int = 16
     two_layers: bool = False
     whiten: bool = False
     patience: int | None = None

@@ -1,11 +1,11 @@
-"""The fused model: its experts over the layers of a taxonomy, as arrays that can be saved and loaded."""
+"""The fused model: its experts over the layers of a taxonomy, as arrays to save and load, and trust in its answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,25 +13,65 @@ from numpy.typing import NDArray
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.column_kernels import merge_columns
 from hinet.engine.model.experts import EXPERTS, SCORES_LABELS, Experts, Mix
+from hinet.engine.model.experts.neighbours import with_nearest
 from hinet.engine.model.experts.record import Parts, RowFeatures
 from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.model.transfer import Transfer
-from hinet.engine.model.trust import Trust
 from hinet.errors import HiNetError
 from hinet.files import narrowest
 from hinet.files.schema import Schema, check_arrays, floats, indices
 from hinet.progress import EpochRecord
 from hinet.taxonomy import Layers
 
+MAX_RATE, MIN_POWER, MAX_POWER = 100.0, 0.1, 100.0
 MAX_MIX = 1e6
+MIN_WEIGHTS = 4  # weights of experts that are saved even if zero
 MAX_ODDS_SCALE, MAX_ODDS_OFFSET = 10.0, 50.0
 MIN_SQUARE = 1e-12  # minimum squared length of a row
 _SCHEMA: Schema = {
-    "mix": floats(len(EXPERTS), low=0, high=MAX_MIX, optional=True),
+    "mix": floats("mixed", low=0, high=MAX_MIX, optional=True),
     "slope": floats(1, low=1e-6, high=MAX_ODDS_SCALE, optional=True),
     "offset": floats(1, low=-MAX_ODDS_OFFSET, high=MAX_ODDS_OFFSET, optional=True),
     "merged": replace(indices("columns", below="features"), optional=True),
 }
+
+
+class Trust(NamedTuple):
+    """Parameters of the trust in a row with an unknown share ``u``: ``exp(-rate * u ** power)``.
+
+    Trust ``t`` mixes the probabilities of a row with uniform ones: ``t P + (1 - t) Q``, where ``Q`` gives every label
+    the same probability. So every label keeps its rank. A row without unknown n-grams has trust 1.
+    """
+
+    rate: float
+    power: float
+
+    def of(self, unknown: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the trust in rows, given their shares of unknown n-grams.
+
+        >>> Trust(rate=2.0, power=4.0).of(np.array([0, 0.5, 1])).round(3).tolist()
+        [1.0, 0.882, 0.135]
+        """
+        trust: NDArray[np.float64] = np.exp(-self.rate * np.asarray(unknown, np.float64) ** self.power)
+        return trust
+
+    @classmethod
+    def restored(cls, described: Mapping[str, float]) -> Trust:
+        """Return the parameters in a manifest, or raise HiNetError."""
+        unknown = {*described} - {*cls._fields}
+        if unknown:
+            raise HiNetError(f"trust has the unknown entry {min(unknown)!r}; expected rate and power")
+        trust = cls(float(described["rate"]), float(described["power"]))
+        if not (0 <= trust.rate <= MAX_RATE and MIN_POWER <= trust.power <= MAX_POWER):
+            raise HiNetError(
+                f"trust has rate {trust.rate:g} and power {trust.power:g}, expected a rate of 0 to {MAX_RATE:g} and a "
+                f"power of {MIN_POWER:g} to {MAX_POWER:g}"
+            )
+        return trust
+
+    def __str__(self) -> str:
+        half, none = self.of(np.array([0.5, 1.0]))
+        return f"{half:.2f} with half of the word n-grams unknown, {none:.2f} with all of them unknown"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +85,9 @@ class FusedModel:
     odds_offset: float = 0.0  # only with several labels per row
     trust: Trust | None = None  # only in trees; saved by the classifier
     merged: NDArray[np.int32] | None = None  # (f,) the expert feature of each row feature
+
+    def __post_init__(self) -> None:
+        assert len(self.experts.mix) == len(EXPERTS)  # kernels do not check bounds
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Copy read-only arrays, as joblib maps them, into memory: kernels are not compiled for them."""
@@ -61,9 +104,14 @@ class FusedModel:
         """Number of features of a row."""
         return len(self.experts.deep.embedding if self.merged is None else self.merged)
 
-    def read(self, rows: SparseMatrix) -> SparseMatrix:
-        """Return rows with the features of the experts."""
-        return rows if self.merged is None else with_merged(rows, self.merged, len(self.experts.deep.embedding))
+    def read(self, rows: SparseMatrix, unknown: NDArray[Any] | None = None) -> SparseMatrix:
+        """Return rows with the features of the experts and their nearest labels, if neighbours count.
+
+        ``unknown`` has the share of unknown n-grams of each row.
+        """
+        if self.merged is not None:
+            rows = with_merged(rows, self.merged, len(self.experts.deep.embedding))
+        return with_nearest(rows, self.features, self.experts.neighbours, unknown) if self.mix.neighbours else rows
 
     @property
     def mix(self) -> Mix:
@@ -86,7 +134,9 @@ class FusedModel:
 
         With ``half``, single-precision weights become half precision.
         """
-        arrays: dict[str, NDArray[Any]] = {"mix": self.experts.mix}
+        used = np.flatnonzero(self.experts.mix)
+        weights = max(used.max(initial=0) + 1, MIN_WEIGHTS)
+        arrays: dict[str, NDArray[Any]] = {"mix": self.experts.mix[:weights]}
         if self.odds_scale != 1:
             arrays["slope"] = np.array([self.odds_scale])
         if self.odds_offset != 0:
@@ -109,7 +159,10 @@ class FusedModel:
             record.name: (record.read(arrays) if record.key in arrays else record.empty(sizes)) for record in EXPERTS
         }
         usual = Mix(deep=0.5, wide=0.5) if "wide.weight" in arrays else Mix(deep=1.0)
-        experts = Experts(**read, spans=spans, mix=np.array(arrays.get("mix", usual), np.float32))
+        mix = np.zeros(len(EXPERTS), np.float32)
+        given = np.array(arrays.get("mix", usual), np.float32)
+        mix[: len(given)] = given
+        experts = Experts(**read, spans=spans, mix=mix)
         odds_scale, odds_offset = float(arrays.get("slope", np.ones(1))[0]), float(arrays.get("offset", np.zeros(1))[0])
         merged = np.array(arrays["merged"], np.int32) if "merged" in arrays else None
         for record in EXPERTS:
@@ -121,18 +174,22 @@ class FusedModel:
             raise HiNetError("a 'slope' above 1 and the array 'offset' are for models of several labels per row")
         return cls(layers, experts, odds_scale=odds_scale, odds_offset=odds_offset, merged=merged)
 
-    def contributions(self, row: SparseMatrix, neuron: int) -> Parts:
-        """Return what each feature of a one-row matrix adds to the logits of the group below ``neuron``."""
+    def contributions(self, row: SparseMatrix, neuron: int, read: SparseMatrix | None = None) -> Parts:
+        """Return what each feature of a one-row matrix adds to the logits of the group below ``neuron``.
+
+        ``read`` is the row as :meth:`read` returned it.
+        """
+        read = self.read(row) if read is None else read
         features, values = row.entries(self.features)
         if self.merged is not None:
             features = self.merged[features].astype(np.int64)
-        length = np.sqrt(max(float(np.square(self.read(row).data, dtype=np.float64).sum()), MIN_SQUARE))
+        length = np.sqrt(max(float(np.square(read.data, dtype=np.float64).sum()), MIN_SQUARE))
         low, high = self.groups.first_row[neuron : neuron + 2].tolist()
         by_feature, rest = np.zeros((high - low, len(features))), np.zeros(high - low)
         for record, weight in zip(EXPERTS, self.mix, strict=True):
             if weight:
                 expert = getattr(self.experts, record.name)
-                features_of_row = RowFeatures(features, values, float(length))
+                features_of_row = RowFeatures(features, values, float(length), read)
                 parts = record.contributions(expert, features_of_row, neuron, self.groups, self.experts.spans)
                 by_feature += weight * parts.by_feature
                 rest += weight * parts.rest
@@ -162,7 +219,7 @@ def _writable(part: Any) -> Any:
 def with_merged(rows: SparseMatrix, numbers: NDArray[np.int32], count: int) -> SparseMatrix:
     """Return rows with ``count`` renumbered columns; columns with the same number are summed, not sorted."""
     indptr, indices, data = merge_columns(rows, numbers, count)
-    return SparseMatrix(indptr, indices, data, rows.dense)
+    return rows._replace(indptr=indptr, indices=indices, data=data)
 
 
 def _checked_sizes(arrays: Mapping[str, NDArray[Any]], layers: Layers, groups: Groups, labels: int) -> dict[str, int]:
@@ -177,7 +234,8 @@ def _checked_sizes(arrays: Mapping[str, NDArray[Any]], layers: Layers, groups: G
     for record in EXPERTS:
         if record.key in arrays or record.required:
             sizes |= check_arrays(arrays, record.schema(arrays), sizes)
-    check_arrays(arrays, _SCHEMA, sizes)
+    if check_arrays(arrays, _SCHEMA, sizes).get("mixed", 0) > len(EXPERTS):
+        raise HiNetError(f"the array 'mix' has more than {len(EXPERTS)} weights")
     if sizes["features"] > np.iinfo(np.int32).max:
         raise HiNetError(
             f"the array 'features.weight' has {sizes['features']:,} features, more than 32-bit numbers allow"

@@ -1,17 +1,27 @@
-"""Sibling groups and label spans as plain arrays that kernels read."""
+"""Sibling groups, label spans and training targets as plain arrays that kernels read.
+
+A target has the options that lead to a label, with all its paths at once. A label of a DAG may have more paths than
+can be listed. Its target is the part of the layers between the root and the neurons that the label ends at: one step
+for each neuron on a path, with the options of its group that lead to the label. The probability of the label, the sum
+over all its traces, is then a forward sum over these steps.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.ragged import group_by, offsets_of
+from hinet.data import Traces
+from hinet.errors import LabelError, quoted
+from hinet.ragged import Ints, freeze, gather, group_by, offsets_of, positions
 from hinet.taxonomy import STOP, Layers
 
-Ints = NDArray[np.int64]
+Ints64 = NDArray[np.int64]
+END = -1  # next step of a choice that stops at the label
 
 
 class Groups(NamedTuple):
@@ -103,7 +113,7 @@ class LabelSpans(NamedTuple):
         neurons = len(layers.node)
         return cls(no_labels, nothing, nothing, np.zeros(neurons + 1, np.int64), no_labels, np.zeros(neurons, bool))
 
-    def upper_nodes(self, layers: Layers) -> tuple[Ints, Ints, Ints]:
+    def upper_nodes(self, layers: Layers) -> tuple[Ints64, Ints64, Ints64]:
         """Return the nodes at or above each label, from the lowest up, as spans of the labels below them.
 
         The spans of label ``j`` are ``offsets[j]:offsets[j + 1]`` of two more arrays, their starts and ends. Nodes with
@@ -130,13 +140,15 @@ class LabelSpans(NamedTuple):
         order = np.argsort(owner, kind="stable")
         return offsets_of(np.bincount(owner, minlength=len(self.neuron))), first[order], last[order]
 
-    def labels_at(self, neurons: Ints) -> Ints:
+    def labels_at(self, neurons: Ints64) -> Ints64:
         """Return the label that ends at each of the neurons."""
         order = np.argsort(self.neuron)
         return order[np.searchsorted(self.neuron, neurons, sorter=order)]
 
 
-def _labels_elsewhere(layers: Layers, neuron: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+def _labels_elsewhere(
+    layers: Layers, neuron: Ints64, first: Ints64, last: Ints64
+) -> tuple[Ints64, Ints64, NDArray[np.bool_]]:
     """Return the labels below the node of each neuron outside its span, and which groups overlap."""
     neurons = len(layers.node)
     overlaps = np.zeros(neurons, bool)
@@ -160,3 +172,256 @@ def _labels_elsewhere(layers: Layers, neuron: Ints, first: Ints, last: Ints) -> 
     overlaps[pairs[counts > 1] // len(neuron)] = True
     order, other_offsets = group_by(above, neurons)
     return other_offsets, label[order], overlaps
+
+
+class TargetArrays(NamedTuple):
+    """Targets as kernels read them: rows -> entries -> targets -> steps -> choices."""
+
+    row_offsets: NDArray[np.int64]  # (n + 1,) entries of each row
+    entry_target: NDArray[np.int64]  # (entries,) one per label of a row
+    entry_share: NDArray[np.float32]  # (entries,) weight of the label in the cost
+    step_offsets: NDArray[np.int64]  # (targets + 1,) steps of each target, parents before children
+    step_group: NDArray[np.int64]  # (steps,) the neuron whose group is chosen from
+    choice_offsets: NDArray[np.int64]  # (steps + 1,) the options that lead to the label
+    choice_option: NDArray[np.int64]  # (choices,) position in the group
+    choice_next: NDArray[np.int64]  # (choices,) next step, counted within the target, or END
+
+    def end_neurons(self) -> NDArray[np.int64]:
+        """Return the neuron that each target of a tree ends at."""
+        return self.step_group[self.step_offsets[1:] - 1]
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """The labels of all rows as steps and options that lead to them.
+
+    Examples
+    --------
+    >>> from hinet import Layers, Taxonomy, Traces
+    >>> layers = Layers.of(Taxonomy.from_edges([("a", "c"), ("b", "c")]))
+    >>> targets = Targets.of(Traces.encode(layers, ["c", "b"]))
+    >>> len(targets), np.diff(targets.arrays.step_offsets).tolist()  # c: the root, a, b and c itself; b: the root and b
+    (2, [4, 2])
+    """
+
+    layers: Layers
+    arrays: TargetArrays
+
+    def __post_init__(self) -> None:
+        freeze(*self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays.row_offsets) - 1
+
+    @classmethod
+    def of(cls, traces: Traces) -> Targets:
+        """Return the targets of traces: whole labels, or single paths if these are given.
+
+        Raises
+        ------
+        LabelError
+            If a row has some, but not all, of the paths of a label that has several; names the row.
+        """
+        layers = traces.layers
+        ends = traces.end_nodes
+        if layers.multilabel:
+            return cls.of_sets(layers, ends.astype(np.int64), traces.row_offsets)
+        row = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
+        if layers.taxonomy.is_tree:
+            return cls.of_labels(layers, ends.astype(np.int64), traces.row_offsets)
+        order = np.lexsort((ends, row))
+        first = np.ones(len(order), bool)
+        first[1:] = (np.diff(ends[order]) != 0) | (np.diff(row[order]) != 0)
+        entries = order[first]
+        given = np.diff(np.append(np.flatnonzero(first), len(order)))
+        row_offsets = offsets_of(np.bincount(row[entries], minlength=len(traces)))
+        whole = given == _paths_of(layers, ends[entries])
+        partial = np.flatnonzero(~whole & (given > 1))
+        if len(partial):
+            entry = entries[partial[0]]
+            name = quoted(layers.taxonomy.ids[int(ends[entry])])
+            raise LabelError(
+                f"row {int(row[entry])}: {int(given[partial[0]])} of the paths of label {name} are given; "
+                "give one path, or the label alone for all of them"
+            )
+        distinct, which = np.unique(ends[entries[whole]], return_inverse=True)
+        paths = entries[~whole]  # each a target of its own, after the labels
+        target = np.empty(len(entries), np.int64)
+        target[whole], target[~whole] = which, len(distinct) + np.arange(len(paths))
+        choices = _choices_of_labels(layers, distinct), _choices_of_paths(traces, paths, len(distinct))
+        start, leads_to = map(np.concatenate, zip(*choices, strict=True))
+        return cls._of_choices(layers, row_offsets, target, start, leads_to, len(distinct) + len(paths))
+
+    @classmethod
+    def of_labels(cls, layers: Layers, nodes: Ints, row_offsets: Ints) -> Targets:
+        """Return the targets of labels, given as positions in the taxonomy."""
+        distinct, target = np.unique(nodes, return_inverse=True)
+        return cls._of_choices(layers, row_offsets, target, *_choices_of_labels(layers, distinct), len(distinct))
+
+    @classmethod
+    def of_sets(cls, layers: Layers, nodes: Ints, row_offsets: Ints) -> Targets:
+        """Return one target per row for its set of labels: one step per node of the row, including all ancestors.
+
+        A step may have any number of choices: the nodes of the row below it, and the stop of a label.
+        """
+        width, rows = np.int64(len(layers.node)), len(row_offsets) - 1
+        neuron_of = np.zeros(len(layers.taxonomy), np.int64)
+        neuron_of[layers.node[1:]] = np.arange(1, width)
+        row = np.repeat(np.arange(rows), np.diff(row_offsets))
+        distinct, label = np.unique(nodes, return_inverse=True)
+        closure, counts = gather(*layers.taxonomy.ancestor_lists(distinct), label)
+        reached = np.unique(np.repeat(row, counts) * width + neuron_of[closure])  # (row, neuron) as one number
+        parent = np.append(0, layers.parent_lists[0])[reached % width]
+        option_to = np.zeros(width, np.int64)
+        real = np.flatnonzero(layers.option_neuron >= 0)
+        option_to[layers.option_neuron[real]] = real
+        ends = np.unique(row * width + neuron_of[nodes])
+        stop = layers.option_offsets[ends % width + 1] - 1  # the last option of its group
+        start = np.concatenate([reached // width * width + parent, ends])
+        option = np.concatenate([option_to[reached % width], stop])
+        order = np.lexsort((option, start))
+        start, option = start[order], option[order]
+        steps = np.unique(np.concatenate([np.arange(rows) * width, reached]))
+        arrays = TargetArrays(
+            np.arange(rows + 1),
+            np.arange(rows),
+            np.ones(rows, np.float32),
+            offsets_of(np.bincount(steps // width, minlength=rows)),
+            steps % width,
+            offsets_of(np.bincount(np.searchsorted(steps, start), minlength=len(steps))),
+            option - layers.option_offsets[start % width],
+            np.full(len(option), END),
+        )
+        return cls(layers, arrays)
+
+    @classmethod
+    def _of_choices(
+        cls, layers: Layers, row_offsets: Ints, target: Ints, start: Ints, leads_to: Ints, targets: int
+    ) -> Targets:
+        """Return targets from the start and end of each choice, as ``target * neurons + neuron``, or END.
+
+        Every step has a choice, so the choices determine the steps.
+        """
+        width = np.int64(len(layers.node))
+        order = np.lexsort((leads_to % width, start))
+        leads_to = leads_to[order]
+        neuron = start[order] % width
+        step_keys, choices = np.unique(start, return_counts=True)
+        step_offsets = offsets_of(np.bincount(step_keys // width, minlength=targets))
+        goes_on = leads_to != END
+        option = layers.option_offsets[neuron + 1] - 1  # stop is the last option of its group
+        option[goes_on] = layers.options_between(neuron[goes_on], leads_to[goes_on] % width)
+        following = np.full(len(leads_to), END, np.int64)
+        following[goes_on] = np.searchsorted(step_keys, leads_to[goes_on]) - step_offsets[leads_to[goes_on] // width]
+        labels = np.diff(row_offsets)
+        arrays = TargetArrays(
+            np.array(row_offsets, np.int64),
+            target.astype(np.int64),
+            np.repeat(1.0 / np.maximum(labels, 1), labels).astype(np.float32),
+            step_offsets,
+            step_keys % width,
+            offsets_of(choices),
+            option - layers.option_offsets[neuron],
+            following,
+        )
+        return cls(layers, arrays)
+
+    def weighted(self, weights: NDArray[np.floating]) -> Targets:
+        """Return the targets with the cost of every row multiplied by its weight."""
+        share = self.arrays.entry_share * np.repeat(weights, np.diff(self.arrays.row_offsets)).astype(np.float32)
+        return Targets(self.layers, self.arrays._replace(entry_share=share))
+
+    def take(self, rows: Ints) -> Targets:
+        """Return the targets of the chosen rows."""
+        arrays = self.arrays
+        entries, counts = gather(np.arange(len(arrays.entry_target)), arrays.row_offsets, rows)
+        chosen = arrays._replace(
+            row_offsets=offsets_of(counts),
+            entry_target=arrays.entry_target[entries],
+            entry_share=arrays.entry_share[entries],
+        )
+        return Targets(self.layers, chosen)
+
+    def are_taken(self, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which targets have an end with rows, given the number of rows that take each option."""
+        arrays = self.arrays
+        step = np.repeat(np.arange(len(arrays.step_group)), np.diff(arrays.choice_offsets))  # (choices,)
+        target = np.repeat(np.arange(len(arrays.step_offsets) - 1), np.diff(arrays.step_offsets))  # (steps,)
+        ends = (arrays.choice_next == END) & (counts[self.choice_options()] > 0)
+        taken = np.zeros(len(arrays.step_offsets) - 1, bool)
+        taken[target[step[ends]]] = True
+        return taken
+
+    def option_counts(self) -> NDArray[np.float64]:
+        """Return the number of rows that take each option, (options,).
+
+        The options of a label in a group share a row evenly; with sets of labels each option counts fully.
+        """
+        arrays = self.arrays
+        targets = len(arrays.step_offsets) - 1
+        mass = np.bincount(arrays.entry_target, arrays.entry_share, targets)
+        choices = np.diff(arrays.choice_offsets)
+        step_mass = np.repeat(mass, np.diff(arrays.step_offsets)) / (1 if self.layers.multilabel else choices)
+        counts = np.zeros(len(self.layers.option_neuron))
+        np.add.at(counts, self.choice_options(), np.repeat(step_mass, choices))
+        return counts
+
+    def group_counts(self) -> NDArray[np.float64]:
+        """Return the number of rows with sets of labels that reach each group, (neurons,)."""
+        arrays = self.arrays
+        mass = np.repeat(arrays.entry_share, np.diff(arrays.step_offsets)[arrays.entry_target])
+        return np.bincount(arrays.step_group[self.row_steps()[1]], mass, len(self.layers.node)).astype(np.float64)
+
+    def row_steps(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the row and the number of every step of targets, one target per row."""
+        arrays = self.arrays
+        lengths = np.diff(arrays.step_offsets)[arrays.entry_target]
+        row = np.repeat(np.arange(len(self)), lengths)
+        return row, positions(arrays.step_offsets[arrays.entry_target], lengths)
+
+    def choice_options(self) -> NDArray[np.int64]:
+        """Return the option of every choice, counted over all groups, (choices,)."""
+        arrays = self.arrays
+        start = self.layers.option_offsets[arrays.step_group]
+        return np.repeat(start, np.diff(arrays.choice_offsets)) + arrays.choice_option
+
+
+def _paths_of(layers: Layers, nodes: Ints) -> NDArray[np.float64]:
+    """Return the number of paths of each label."""
+    flat, offsets = layers.neurons_of
+    neurons, counts = gather(flat, offsets, nodes)
+    owner = np.repeat(np.arange(len(nodes)), counts)
+    paths = np.where(layers.ends[neurons], layers.path_counts[neurons], 0).astype(np.float64)
+    return np.bincount(owner, paths, len(nodes)).astype(np.float64)
+
+
+def _choices_of_labels(layers: Layers, labels: Ints) -> tuple[Ints, Ints]:
+    """Return the choices between the root and the ends of each label, from the deepest layer up."""
+    flat, offsets = layers.neurons_of
+    ends, counts = gather(flat, offsets, labels)
+    end_label = np.repeat(np.arange(len(labels)), counts)
+    can_end = layers.ends[ends]
+    ends, end_label = ends[can_end].astype(np.int64), end_label[can_end]
+    width = np.int64(len(layers.node))
+    parents, parent_offsets = layers.parent_lists
+    end_keys = end_label * width + ends
+    end_depth = layers.depth[ends]
+    start, leads_to = [end_keys], [np.full(len(end_keys), END)]
+    above = np.zeros(0, np.int64)
+    for depth in range(int(end_depth.max(initial=-1)), -1, -1):
+        keys = np.unique(np.concatenate([above, end_keys[end_depth == depth]]))
+        neurons, splits = gather(parents, parent_offsets, keys % width)
+        above = np.repeat(keys // width, splits) * width + neurons
+        start.append(above)
+        leads_to.append(np.repeat(keys, splits))
+    return np.concatenate(start), np.concatenate(leads_to)
+
+
+def _choices_of_paths(traces: Traces, chosen: Ints, first_target: int) -> tuple[Ints, Ints]:
+    """Return the choices of the chosen traces, one option per step."""
+    options, lengths = gather(*traces.options(), chosen)
+    target = np.repeat(first_target + np.arange(len(chosen)), lengths)
+    start = target * len(traces.layers.node) + traces.layers.option_parent[options]
+    leads_to = np.roll(start, -1)
+    leads_to[np.cumsum(lengths) - 1] = END
+    return start, leads_to

@@ -74,6 +74,13 @@ class Transfer(NamedTuple):
     old_labels: int  # number of old labels
 
     @property
+    def new_label(self) -> Ints:
+        """(old labels,) The new label of each old one, or NONE."""
+        new = np.full(self.old_labels, NONE, np.int64)
+        new[self.label[self.label >= 0]] = np.flatnonzero(self.label >= 0)
+        return new
+
+    @property
     def has_labels(self) -> bool:
         """Whether both taxonomies have labels that experts can score: DAGs do not."""
         return len(self.label) > 0 and self.old_labels > 0

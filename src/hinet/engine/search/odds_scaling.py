@@ -5,7 +5,7 @@ Scaling the log odds of the best trace ``y`` against all others changes its prob
 ``g = (c' - c) / (1 - c)``. This is again a distribution over traces, in which every trace keeps its rank: a scale of at
 most 1 leaves odds above 1 there, and raises lower ones.
 
-Trust ``t`` in a row then changes ``P'`` to ``t P' + (1 - t) Q``, see :class:`hinet.engine.model.trust.Trust`. ``Q`` of
+Trust ``t`` in a row then changes ``P'`` to ``t P' + (1 - t) Q``, see :class:`hinet.engine.model.fused.Trust`. ``Q`` of
 a node is the share of the labels at and below it.
 
 With several labels per row, each node and label has its own probability, and one increasing map of log odds calibrates

@@ -16,8 +16,8 @@ from hinet.data import Traces
 from hinet.parameters import one_of, real, whole
 
 if TYPE_CHECKING:
-    from hinet.engine.model.targets import Targets
-    from hinet.engine.model.trust import Trust
+    from hinet.engine.model.fused import Trust
+    from hinet.engine.model.groups import Targets
     from hinet.engine.settings import EngineSettings
     from hinet.progress import EpochRecord, Progress
     from hinet.taxonomy import Layers
@@ -111,6 +111,11 @@ class Predictor(ABC):
     engine: ClassVar[Engine]
     model: Any
     threads: int | None
+
+    @property
+    def can_remember(self) -> bool:
+        """Whether the model compares texts with a memory, which can be extended."""
+        return False
 
     @property
     def layers(self) -> Layers:

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined, kernel
-from hinet.engine.model.experts import DEEP, FLAT, PROTOTYPES, WIDE
+from hinet.engine.model.experts import DEEP, FLAT, NEIGHBOURS, PROTOTYPES, WIDE
 from hinet.engine.model.experts.deep import logit_of, read_hidden, read_inner
 from hinet.engine.model.experts.flat import add_chances, read_flat
+from hinet.engine.model.experts.neighbours import add_nearest
 from hinet.engine.model.experts.prototypes import read_prototypes
 from hinet.engine.model.experts.wide import add_listed, add_wide
 from hinet.engine.model.log_kernels import pooled
@@ -69,6 +70,8 @@ def score_group(rows, row, neuron, groups, experts, mix, reading, index, logits)
     if mix[WIDE] != 0:
         add_wide(rows, row, neuron, groups, experts.wide, mix[WIDE], logits)
     add_labels(neuron, groups, experts.spans, mix, reading, index, logits)
+    if mix[NEIGHBOURS] != 0:
+        add_nearest(rows, row, neuron, groups, experts.spans, mix[NEIGHBOURS], logits)
 
 
 @inlined
@@ -77,6 +80,8 @@ def score_listed(rows, row, neuron, groups, experts, listing, reading, index, lo
     score_options(neuron, groups, experts, experts.mix, reading.hidden, index, logits)
     add_listed(rows, row, neuron, groups, experts.wide, experts.mix[WIDE], listing, reading.sink, logits)
     add_labels(neuron, groups, experts.spans, experts.mix, reading, index, logits)
+    if experts.mix[NEIGHBOURS] != 0:
+        add_nearest(rows, row, neuron, groups, experts.spans, experts.mix[NEIGHBOURS], logits)
 
 
 @inlined

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.engine.model.targets import END, Targets
+from hinet.engine.model.groups import END, Targets
 from hinet.ragged import offsets_of, positions
 
 Floats = NDArray[np.float64]

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from hinet.compiled import Kernel
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.model.experts import Floats
+from hinet.engine.model.experts import Floats, Memory
 from hinet.engine.model.fused import FusedModel
-from hinet.engine.model.groups import Groups, LabelSpans
-from hinet.engine.model.targets import Targets
+from hinet.engine.model.groups import Groups, LabelSpans, Targets
 from hinet.engine.settings import Dropout, EngineSettings, MemoryPlan
 from hinet.engine.training.jobs import Job, TrainingSet
 from hinet.engine.training.rows import InMemoryRows, StreamedRows
@@ -51,6 +50,7 @@ class TrainingContext:
     merged: NDArray[np.int32] | None  # (columns,) expert feature of each column
     whitening: Floats | None
     titles: TitleColumns | None
+    memory: Memory
     members: int
     has_plain_member: bool  # whether the last member ignores dense columns
     has_flat: bool
@@ -68,6 +68,11 @@ class TrainingContext:
     def targets(self) -> Targets:
         """Targets of the rows in memory."""
         return self.rows.targets
+
+    @property
+    def row_count(self) -> int:
+        """Number of rows without titles."""
+        return self.rows.row_count - (0 if self.titles is None else len(self.titles.nodes))
 
     @property
     def is_streamed(self) -> bool:

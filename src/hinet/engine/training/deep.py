@@ -12,17 +12,24 @@ from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts import DeepExpert, Floats
-from hinet.engine.model.groups import LabelSpans
-from hinet.engine.model.targets import Targets
+from hinet.engine.model.groups import LabelSpans, Targets
 from hinet.engine.model.transfer import INACTIVE_BIAS, NEW_OPTION_BIAS
 from hinet.engine.settings import Dropout, MemoryPlan, plan_memory
 from hinet.engine.training.context import SMOOTHING, ExpertTraining, TrainingContext
 from hinet.engine.training.deep_kernels import train_deep, train_flat
-from hinet.engine.training.jobs import Arrays, BlockObjectives, Job, Objective, RowChunk, TrainingSet, parts_of
+from hinet.engine.training.jobs import (
+    Arrays,
+    Averaged,
+    BlockObjectives,
+    Job,
+    Objective,
+    RowChunk,
+    TrainingSet,
+    parts_of,
+)
+from hinet.engine.training.rows import read_directly
 from hinet.engine.training.set_kernels import train_deep_sets, train_flat_sets
-from hinet.engine.training.sharing import Averaged
 from hinet.engine.training.title_units import MAX_UNITS, title_units
-from hinet.engine.training.whitening import read_directly
 from hinet.ragged import offsets_of, positions
 from hinet.taxonomy import STOP
 

@@ -18,10 +18,10 @@ from hinet.data import Traces
 from hinet.data.spill import Spill
 from hinet.engine.model.fused import FusedModel
 from hinet.engine.settings import EngineSettings
-from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Best, Checkpoints, Done, check_finite
 from hinet.engine.training.context import ValidationRows
-from hinet.engine.training.jobs import Job
+from hinet.engine.training.jobs import CHECKPOINT_EVERY, Best, Checkpoints, Done, Job, check_finite
 from hinet.engine.training.mixing import Blend
+from hinet.engine.training.neighbours import TextVectors
 from hinet.engine.training.plan import PlanInput, TrainingPlan
 from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError
@@ -53,6 +53,7 @@ def fit(
     sample_weight: NDArray[np.floating[Any]] | None = None,
     start: FusedModel | None = None,
     titles: TitleColumns | None = None,
+    vectors: TextVectors | None = None,
     progress: Progress | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: float = 0.0,
@@ -69,7 +70,8 @@ def fit(
     With ``checkpoint``, a folder, an interrupted run resumes from its finished epochs, with the same result. With
     ``start``, a model over the same layers, training continues from it. With ``watch``, every epoch records the
     accuracy of its expert alone on validation rows. With a ``runner``, other processes train the experts. With
-    ``titles``, the dense columns of titles of labels, rows with one label are also compared with these.
+    ``titles``, the dense columns of titles of labels, rows with one label are also compared with these. With
+    ``vectors``, rows with one label in a tree are compared with the most similar training rows and titles, too.
 
     Raises
     ------
@@ -77,7 +79,7 @@ def fit(
         If rows and labels do not fit, a value is not finite, or training would take more than the memory limit.
     """
     settings, progress = settings or EngineSettings(), progress or SilentProgress()
-    data = PlanInput(rows, traces, settings, sample_weight, valid, titles)
+    data = PlanInput(rows, traces, settings, sample_weight, valid, titles, vectors)
     _check(data, start, checkpoint, runner)
     every = CHECKPOINT_EVERY.validate("checkpoint_every", checkpoint_every)
     plan = data.plan(start)

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts import EXPERTS, Experts, Floats, Mix
-from hinet.engine.model.groups import Groups
-from hinet.engine.model.targets import Targets
+from hinet.engine.model.groups import Groups, Targets
 from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.training.context import ExpertTraining, TrainingContext
 from hinet.engine.training.set_kernels import mixed_cost_of_sets

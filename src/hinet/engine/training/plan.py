@@ -11,24 +11,25 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.model.experts import EXPERTS, Experts, Floats, Mix
+from hinet.engine.model.experts import EXPERTS, NEIGHBOURS, Experts, Floats, Mix
+from hinet.engine.model.experts.neighbours import with_nearest
 from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.search.tracing import find_traces
 from hinet.engine.settings import LONG_ROW, EngineSettings, MemoryPlan, plan_memory
-from hinet.engine.training.checkpoints import fingerprint_of
 from hinet.engine.training.context import SMOOTHING, ExpertTraining, TrainingContext, ValidationRows
-from hinet.engine.training.jobs import Job, TrainingSet
+from hinet.engine.training.jobs import Job, TrainingSet, fingerprint_of
 from hinet.engine.training.mixing import Blend, MixCost, blend, blended, learned_mix, usual_mix
-from hinet.engine.training.rows import InMemoryRows, StreamedRows, checked_rows, training_rows
+from hinet.engine.training.neighbours import TextVectors, memory_of
+from hinet.engine.training.rows import InMemoryRows, StreamedRows, checked_rows, training_rows, whitening
 from hinet.engine.training.title_units import TitleColumns
-from hinet.engine.training.whitening import whitening
 from hinet.errors import HiNetError
 from hinet.memory import GB, total_memory
 from hinet.metrics import accuracy
 from hinet.progress import EpochRecord
 from hinet.taxonomy import STOP, Layers
 
+USUAL_NEIGHBOURS, FEW_ROWS_NEIGHBOURS = 0.12, 0.6  # weight of neighbours in the mix
 MAX_MONITORED = 2_000  # validation rows whose accuracy is recorded after every epoch
 MIN_HOLDOUT_ROWS, MAX_HOLDOUT_ROWS = 500, 20_000  # numbers of training rows for which a holdout decides the mix
 
@@ -42,14 +43,16 @@ class PlanInput(NamedTuple):
     sample_weight: NDArray[np.floating[Any]] | None
     valid: ValidationRows | None
     titles: TitleColumns | None = None
+    vectors: TextVectors | None = None
 
     def plan(self, start: FusedModel | None = None) -> TrainingPlan:
         """Return the plan, which may train ``start`` further."""
         rows = training_rows(self.rows, self.traces, self.settings, self.sample_weight)
-        plan = TrainingPlan.of(_context(rows, self.settings, self.valid, start, self.titles))
+        plan = TrainingPlan.of(_context(rows, self, start))
         while isinstance(rows := plan.context.rows, StreamedRows) and rows.can_be_smaller() and not plan.fits():
             smaller = rows.smaller()
-            data = _training_set(smaller, plan.context.groups, plan.context.data.adjustment)
+            groups, adjustment = plan.context.groups, plan.context.data.adjustment
+            data = TrainingSet.of(smaller.matrix, smaller.targets.arrays, groups, adjustment)
             plan = TrainingPlan.of(replace(plan.context, rows=smaller, data=data))
         return plan
 
@@ -113,7 +116,7 @@ class TrainingPlan:
             return False
         if context.layers.multilabel or context.is_streamed or context.has_flat or "wide" not in self.trainings:
             return False
-        return MIN_HOLDOUT_ROWS <= context.rows.row_count <= MAX_HOLDOUT_ROWS
+        return MIN_HOLDOUT_ROWS <= context.row_count <= MAX_HOLDOUT_ROWS  # titles are not held out
 
     def valid_cost(self, job: Job) -> float | None:
         """Return the cost of the validation rows by the expert of a job alone, if it can be evaluated alone."""
@@ -148,6 +151,8 @@ class TrainingPlan:
             vectors=context.whitening is not None,
             several=context.layers.multilabel,
         )
+        if "neighbours" in trained:
+            mix[NEIGHBOURS] = FEW_ROWS_NEIGHBOURS if context.row_count < MIN_HOLDOUT_ROWS else USUAL_NEIGHBOURS
         return Experts(**arrays, spans=context.spans, mix=mix)
 
     def trained(self) -> Experts:
@@ -170,14 +175,9 @@ class TrainingPlan:
         return FusedModel(context.layers, experts, tuple(history), merged=context.merged)
 
 
-def _context(
-    rows: InMemoryRows,
-    settings: EngineSettings,
-    valid: ValidationRows | None,
-    start: FusedModel | None,
-    titles: TitleColumns | None,
-) -> TrainingContext:
+def _context(rows: InMemoryRows, data: PlanInput, start: FusedModel | None) -> TrainingContext:
     """Return the data in the form that kernels read, and the sizes of the experts."""
+    settings, valid = data.settings, data.valid
     layers, columns = rows.targets.layers, rows.columns
     if settings.two_layers and not layers.multilabel:
         raise HiNetError("`two_layers` is for rows with several labels; leave it out")
@@ -189,7 +189,8 @@ def _context(
     width = start.experts.deep.width if start else settings.width_for(members, int(layers.ends.sum()))
     # checked before anything else allocates an array with one element per feature
     plan_memory(features=columns, outputs=groups.rows, width=width * members).check(settings.memory_limit)
-    counts, prior = rows.option_counts(), _prior(rows, groups)
+    counts = rows.option_counts()
+    prior = _prior(rows, groups, counts)
     redundant = starts_fresh and rows.is_redundant()
     merged = start.merged if start else rows.merged_columns() if redundant and not has_dense else None
     features = columns
@@ -197,24 +198,30 @@ def _context(
         features = len(start.experts.deep.embedding) if start else int(merged.max()) + 1
         rows = rows.with_merged(merged, features)
         checked = None if checked is None else (with_merged(checked[0], merged, features), checked[1])
+    spans = LabelSpans.of(layers)
+    memory = memory_of(rows, data.vectors, spans, settings.neighbours)
+    if valid is not None and checked is not None:
+        checked = with_nearest(checked[0], columns, memory, getattr(valid.rows, "unknown", None)), checked[1]
     matrix = None
     if settings.whiten and has_dense and starts_fresh and not layers.multilabel:
         arrays = rows.targets.arrays
         matrix = whitening(rows.matrix.dense, arrays.entry_target[arrays.row_offsets[:-1]])
         rows = rows.with_whitened(matrix)
+    adjustment = _adjustment(layers, groups, counts, settings.adjustment)
     return TrainingContext(
         settings=settings,
         start=start,
         rows=rows,
-        data=_training_set(rows, groups, _adjustment(layers, groups, counts, settings.adjustment)),
+        data=TrainingSet.of(rows.matrix, rows.targets.arrays, groups, adjustment),
         groups=groups,
-        spans=LabelSpans.of(layers),
+        spans=spans,
         counts=counts,
         prior=prior,
         features=features,
         merged=merged,
         whitening=matrix,
-        titles=titles if starts_fresh and not layers.multilabel else None,
+        titles=data.titles if starts_fresh and not layers.multilabel else None,
+        memory=memory,
         members=members,
         has_plain_member=members > 1 and has_dense,
         has_flat=start.mix.flat > 0 if start else _wants_flat(settings, layers, counts, rows.row_count),
@@ -247,10 +254,6 @@ def _check_start(start: FusedModel | None, layers: Layers, columns: int) -> None
         raise HiNetError(f"`start` has {start.features:,} features, the rows have {columns:,}")
 
 
-def _training_set(rows: InMemoryRows, groups: Groups, adjustment: Floats) -> TrainingSet:
-    return TrainingSet.of(rows.matrix, rows.targets.arrays, groups, adjustment)
-
-
 def _wants_flat(settings: EngineSettings, layers: Layers, counts: NDArray[np.float64], rows: int) -> bool:
     """Return whether to train a flat expert; with several labels per row, only labels with rows count."""
     taken = counts[layers.option_neuron == STOP]
@@ -268,10 +271,10 @@ def _adjustment(layers: Layers, groups: Groups, counts: NDArray[np.float64], str
     return np.where(counts[option] > 0, strength * share, 0).astype(np.float32)
 
 
-def _prior(rows: InMemoryRows, groups: Groups) -> Floats:
+def _prior(rows: InMemoryRows, groups: Groups, counts: NDArray[np.float64]) -> Floats:
     """Return the initial biases: for sets of labels, the log odds of each option among the rows of its group."""
     if not rows.targets.layers.multilabel:
         return np.zeros(groups.rows, np.float32)
-    yes = rows.option_counts()[groups.row_options()]
+    yes = counts[groups.row_options()]
     no = rows.group_counts()[groups.row_groups()] - yes
     return np.log((yes + SMOOTHING) / (no + SMOOTHING)).astype(np.float32)

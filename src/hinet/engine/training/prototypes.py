@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts import Prototypes
-from hinet.engine.model.groups import LabelSpans
-from hinet.engine.model.targets import Targets
+from hinet.engine.model.groups import LabelSpans, Targets
 from hinet.engine.settings import MAX_FLAT_LABELS
 from hinet.engine.training.context import ExpertTraining, TrainingContext
 

@@ -13,14 +13,12 @@ from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.column_kernels import MIX, mean_sizes
 from hinet.engine.model.experts import Floats, WideExpert
 from hinet.engine.model.experts.wide import WEIGHT
-from hinet.engine.model.groups import Groups
-from hinet.engine.model.targets import Targets
+from hinet.engine.model.groups import Groups, Targets
 from hinet.engine.settings import MemoryPlan
 from hinet.engine.training.context import ExpertTraining, TrainingContext
-from hinet.engine.training.jobs import Arrays, Job, TrainingSet
+from hinet.engine.training.jobs import Arrays, Averaged, Job, TrainingSet
 from hinet.engine.training.prototypes import incidence, sum_by_target
 from hinet.engine.training.set_kernels import train_wide_sets
-from hinet.engine.training.sharing import Averaged
 from hinet.engine.training.wide_kernels import (
     WeightIndices,
     WideWeights,

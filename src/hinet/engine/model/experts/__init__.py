@@ -4,6 +4,7 @@
 - *wide*: one weight for each feature and option that were seen together
 - *flat*: a deep expert over all labels at once, pooled into the sibling groups
 - *prototypes*: the mean row of each label, compared by cosine, pooled in the same way
+- *neighbours*: the training rows and titles whose vectors are most like that of a row
 
 The logit of an option is a weighted sum over the experts. If an expert scores labels, its score of an option is the
 log-sum-exp of the labels below it, so that each expert by itself is a proper distribution over labels.
@@ -27,14 +28,15 @@ import numpy as np
 
 from hinet.engine.model.experts.deep import DEEP_RECORD, DeepExpert
 from hinet.engine.model.experts.flat import FLAT_RECORD
+from hinet.engine.model.experts.neighbours import NEIGHBOUR_RECORD, Memory
 from hinet.engine.model.experts.prototypes import PROTOTYPE_RECORD, Prototypes
 from hinet.engine.model.experts.record import ExpertRecord, Floats
 from hinet.engine.model.experts.wide import WIDE_RECORD, WideExpert
 from hinet.engine.model.groups import LabelSpans
 
-__all__ = ["EXPERTS", "DeepExpert", "ExpertRecord", "Experts", "Floats", "Mix", "Prototypes", "WideExpert"]
+__all__ = ["EXPERTS", "DeepExpert", "ExpertRecord", "Experts", "Floats", "Memory", "Mix", "Prototypes", "WideExpert"]
 
-EXPERTS: tuple[ExpertRecord, ...] = (DEEP_RECORD, WIDE_RECORD, FLAT_RECORD, PROTOTYPE_RECORD)
+EXPERTS: tuple[ExpertRecord, ...] = (DEEP_RECORD, WIDE_RECORD, FLAT_RECORD, PROTOTYPE_RECORD, NEIGHBOUR_RECORD)
 
 
 class Mix(NamedTuple):
@@ -44,6 +46,7 @@ class Mix(NamedTuple):
     wide: float = 0.0
     flat: float = 0.0
     prototypes: float = 0.0
+    neighbours: float = 0.0
 
 
 class Experts(NamedTuple):
@@ -53,9 +56,10 @@ class Experts(NamedTuple):
     wide: WideExpert
     flat: DeepExpert
     prototypes: Prototypes
+    neighbours: Memory
     spans: LabelSpans
     mix: Floats  # (experts,) as in Mix
 
 
-DEEP, WIDE, FLAT, PROTOTYPES = range(len(Mix._fields))  # indices into ``mix`` for kernels
+DEEP, WIDE, FLAT, PROTOTYPES, NEIGHBOURS = range(len(Mix._fields))  # indices into ``mix`` for kernels
 SCORES_LABELS = np.array([record.outputs == "labels" for record in EXPERTS])  # indexed like ``mix``

@@ -20,7 +20,7 @@ from hinet.engine.model.experts.record import (
     pool_parts,
 )
 from hinet.engine.model.groups import Groups, LabelSpans
-from hinet.engine.model.transfer import NONE, Transfer
+from hinet.engine.model.transfer import Transfer
 from hinet.files import narrowest
 from hinet.files.schema import Schema, floats, indices, offsets
 from hinet.ragged import offsets_of
@@ -87,8 +87,7 @@ class PrototypeRecord(ExpertRecord):
 
     def transfer(self, expert: Prototypes, transfer: Transfer) -> Prototypes:
         """Return the prototypes of the labels that still exist."""
-        new_label = np.full(transfer.old_labels, NONE, np.int64)
-        new_label[transfer.label[transfer.label >= 0]] = np.flatnonzero(transfer.label >= 0)
+        new_label = transfer.new_label
         kept = new_label[expert.label] >= 0
         features = len(expert.offsets) - 1
         feature = np.repeat(np.arange(features), np.diff(expert.offsets))[kept]

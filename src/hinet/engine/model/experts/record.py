@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.model.transfer import Transfer
 from hinet.files.schema import Schema
@@ -27,6 +28,7 @@ class RowFeatures(NamedTuple):
     feature: Ints  # (m,)
     value: Numbers  # (m,)
     length: float  # Euclidean length of the sparse part
+    matrix: SparseMatrix  # the row as kernels read it
 
 
 class Parts(NamedTuple):

@@ -1,0 +1,254 @@
+"""Neighbours: a memory of the vectors of training rows and titles, with which the vector of a row is compared.
+
+The score of a label is the greatest cosine to one of its entries, that of an option the greatest of the labels below
+it. Only the nearest labels of a row count; all others score as the farthest of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.compiled import inlined
+from hinet.data.matrices import SparseMatrix
+from hinet.engine.model.experts.record import Arrays, ExpertRecord, Floats, Parts, RowFeatures
+from hinet.engine.model.groups import Groups, LabelSpans
+from hinet.engine.model.transfer import Transfer
+from hinet.errors import HiNetError
+from hinet.files import narrowest
+from hinet.files.schema import ArraySpec, Schema, bytes_of, floats, indices
+
+F4 = np.float32
+NEAREST = 32  # labels that score for a row
+COSINE_WEIGHT = 20.0  # logit of a cosine of 1, before it is mixed
+UNKNOWN_WEIGHT = 5.0  # how much more neighbours count for a text without known words
+BLOCK_ROWS, BLOCK_ENTRIES = 512, 8_192  # rows and entries compared at a time
+CORRECTION_BOOST, BOOST_FROM = 1.5, 0.6  # what a correction adds to a cosine of 1, and the cosine at which it begins
+MAX_ROW = np.iinfo(np.int32).max
+MAX_BOOST = 100.0
+TIE = 1e-5  # difference of cosines up to which a correction counts before a training row
+MAX_WIDTH = 1_024  # sums of more products of 8-bit numbers may not be exact in single precision
+
+
+class Memory(NamedTuple):
+    """Vectors of texts in 8 bits with the label of each, sorted by label."""
+
+    vector: NDArray[np.int8]  # (entries, d)
+    label: NDArray[np.int32]  # (entries,)
+    row: NDArray[np.int32]  # (entries,) number of the training row; those of titles and later rows come after these
+    boost: Floats  # (entries,) what an entry adds to a cosine of 1; more than 0 for corrections
+
+    @classmethod
+    def none(cls) -> Memory:
+        """Return an empty memory."""
+        numbers = np.zeros(0, np.int32)
+        return cls(np.zeros((0, 0), np.int8), numbers, numbers, np.zeros(0, F4))
+
+    @classmethod
+    def of(cls, vectors: Floats, label: NDArray[Any], row: NDArray[Any], boost: float = 0.0) -> Memory:
+        """Return the memory of vectors, without those that are zero."""
+        kept = np.flatnonzero(vectors.any(1))
+        kept = kept[np.lexsort((row[kept], label[kept]))]
+        boosts = np.full(len(kept), boost, F4)
+        return cls(quantised(vectors[kept]), label[kept].astype(np.int32), row[kept].astype(np.int32), boosts)
+
+    def joined(self, other: Memory) -> Memory:
+        """Return the entries of both memories."""
+        if not len(self.label):
+            return other
+        both = Memory(
+            np.concatenate([self.vector, other.vector]),
+            np.append(self.label, other.label),
+            np.append(self.row, other.row),
+            np.append(self.boost, other.boost),
+        )
+        return both.take(np.lexsort((both.row, both.label)))
+
+    def with_corrections(self, corrections: Memory) -> Memory:
+        """Return the entries with corrections; of several corrections of the same text the last one counts."""
+        both = self.joined(corrections)
+        boosted = np.flatnonzero(both.boost)
+        last = {both.vector[entry].tobytes(): entry for entry in boosted[np.argsort(both.row[boosted])].tolist()}
+        replaced = np.setdiff1d(boosted, np.array([*last.values()], np.int64))
+        return both.take(np.setdiff1d(np.arange(len(both.label)), replaced))
+
+    def take(self, entries: NDArray[np.int64]) -> Memory:
+        """Return the chosen entries."""
+        return Memory(self.vector[entries], self.label[entries], self.row[entries], self.boost[entries])
+
+
+def quantised(vectors: Floats) -> NDArray[np.int8]:
+    """Return vectors in 8 bits, each scaled to the whole range."""
+    largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0)
+    return np.rint(vectors * (127 / np.maximum(largest, F4(1e-30)))).astype(np.int8)
+
+
+def with_nearest(rows: SparseMatrix, columns: int, memory: Memory, unknown: NDArray[Any] | None = None) -> SparseMatrix:
+    """Return rows of ``columns`` features with their nearest labels.
+
+    ``unknown`` has the share of unknown n-grams of each row.
+    """
+    entries, width = memory.vector.shape
+    if not entries:
+        return rows
+    label, score = nearest_labels(vectors_of(rows, columns, width), memory)
+    if unknown is not None:
+        score *= (1 + UNKNOWN_WEIGHT * unknown.astype(F4))[:, None]
+    return rows._replace(near_label=label, near_score=score)
+
+
+def vectors_of(rows: SparseMatrix, columns: int, width: int) -> Floats:
+    """Return the vectors of texts: the last ``width`` of all ``columns`` features, dense or, in kept rows, sparse."""
+    dense = rows.dense.shape[1]
+    if width <= dense:
+        return rows.dense[:, dense - width :]
+    if dense or width > columns:
+        raise HiNetError(f"the neighbours have {width} columns, the rows {dense or columns}; the model is damaged")
+    vectors = np.zeros((rows.row_count, width), F4)
+    own = rows.indices >= columns - width
+    row = np.repeat(np.arange(rows.row_count), np.diff(rows.indptr))
+    vectors[row[own], rows.indices[own] - (columns - width)] = rows.data[own]
+    return vectors
+
+
+def nearest_labels(vectors: Floats, memory: Memory) -> tuple[NDArray[np.int32], Floats]:
+    """Return the nearest labels of vectors, (n, k), and their scores above that of all other labels."""
+    labels, first = np.unique(memory.label, return_index=True)
+    corrections = memory.take(np.flatnonzero(memory.boost))
+    bounds, k = np.append(first, len(memory.label)), min(NEAREST, len(labels))
+    nearest, score = np.empty((len(vectors), k), np.int32), np.empty((len(vectors), k), F4)
+    for start in range(0, len(vectors), BLOCK_ROWS):
+        block = slice(start, start + BLOCK_ROWS)
+        queries = quantised(vectors[block]).astype(F4)
+        cosine = _label_cosines(queries, memory, bounds)
+        if len(corrections.label):
+            _add_corrections(queries, corrections, np.searchsorted(labels, corrections.label), cosine)
+        chosen = np.sort(np.argpartition(cosine, len(labels) - k, axis=1)[:, len(labels) - k :], axis=1)
+        own = np.take_along_axis(cosine, chosen, axis=1)
+        nearest[block], score[block] = labels[chosen], F4(COSINE_WEIGHT) * (own - own.min(axis=1, keepdims=True))
+    return nearest, score
+
+
+def _add_corrections(queries: Floats, corrections: Memory, column: NDArray[np.int64], cosine: Floats) -> None:
+    """Add what corrections are worth to the cosines of their labels, (n, labels).
+
+    A correction counts for the texts that are more like it than like any text of another label.
+    """
+    own = _label_cosines(queries, corrections, np.arange(len(corrections.label) + 1))
+    first, rows = cosine.argmax(1), np.arange(len(cosine))
+    best = cosine[rows, first]
+    cosine[rows, first] = -1
+    second = cosine.max(1)
+    cosine[rows, first] = best
+    near = np.maximum(own - F4(BOOST_FROM), 0) / F4(1 - BOOST_FROM)
+    others = np.where(column == first[:, None], second[:, None], best[:, None])
+    own += np.where(own >= others - F4(TIE), corrections.boost * near, 0)
+    np.maximum.at(cosine.T, column, own.T)
+
+
+def nearest_entries(vectors: Floats, memory: Memory, count: int) -> tuple[NDArray[np.int64], Floats]:
+    """Return the entries that are most like one vector, (1, d), and their cosines."""
+    cosine = _label_cosines(quantised(vectors).astype(F4), memory, np.arange(len(memory.label) + 1))[0]
+    best = np.argsort(-cosine, kind="stable")[:count]
+    return best, cosine[best]
+
+
+def _label_cosines(queries: Floats, memory: Memory, bounds: NDArray[np.int64]) -> Floats:
+    """Return the greatest cosine of each query and an entry of each label, whose entries start at ``bounds``.
+
+    The products are integers that single precision holds exactly, so that neither the order of sums nor other rows
+    matter.
+    """
+    cosine = np.empty((len(queries), len(bounds) - 1), F4)
+    length = np.sqrt(np.maximum(np.square(queries).sum(1, keepdims=True), 1))
+    first = 0
+    while first < len(bounds) - 1:
+        last = max(first + 1, int(np.searchsorted(bounds, bounds[first] + BLOCK_ENTRIES, side="right")) - 1)
+        entries = memory.vector[bounds[first] : bounds[last]].astype(F4)
+        products = queries @ entries.T
+        products /= np.sqrt(np.maximum(np.square(entries).sum(1), 1))
+        products /= length
+        np.maximum.reduceat(products, bounds[first:last] - bounds[first], axis=1, out=cosine[:, first:last])
+        first = last
+    return cosine
+
+
+@inlined
+def add_nearest(rows, row, neuron, groups, spans, weight, logits):
+    """Add the greatest score of the nearest labels below each option."""
+    start, end = groups.option_offsets[neuron], groups.option_offsets[neuron + 1]
+    count, position = rows.near_label.shape[1], 0
+    while position < count and rows.near_label[row, position] < spans.first[start]:
+        position += 1
+    for option in range(start, end):
+        top = F4(0)
+        while position < count and rows.near_label[row, position] < spans.last[option]:
+            top = max(top, rows.near_score[row, position])
+            position += 1
+        logits[option - start] += weight * top
+
+
+@dataclass(frozen=True)
+class NeighbourRecord(ExpertRecord):
+    """The neighbours."""
+
+    def empty(self, sizes: Mapping[str, int]) -> Memory:
+        """Return an empty memory."""
+        return Memory.none()
+
+    def is_empty(self, expert: Memory) -> bool:
+        """Return whether there is no entry."""
+        return not len(expert.label)
+
+    def schema(self, arrays: Arrays) -> Schema:
+        """Return the schema of its arrays."""
+        return {
+            "neighbours.vector": bytes_of("remembered", "vector_columns"),
+            "neighbours.label": indices("remembered", below="labels"),
+            "neighbours.row": ArraySpec(("remembered",), "iu", 0, MAX_ROW),
+            "neighbours.boost": floats("remembered", low=0, high=MAX_BOOST, optional=True),
+        }
+
+    def write(self, expert: Memory) -> dict[str, NDArray[Any]]:
+        """Return a memory as named arrays; none if it is empty."""
+        if self.is_empty(expert):
+            return {}
+        label, row = map(narrowest, (expert.label, expert.row))
+        arrays = {"neighbours.vector": expert.vector, "neighbours.label": label, "neighbours.row": row}
+        return arrays | ({"neighbours.boost": expert.boost} if expert.boost.any() else {})
+
+    def read(self, arrays: Arrays) -> Memory:
+        """Return the memory of named arrays."""
+        label, row = (np.array(arrays[f"neighbours.{name}"], np.int32) for name in ("label", "row"))
+        boost = np.array(arrays.get("neighbours.boost", np.zeros(len(label))), F4)
+        return Memory(np.array(arrays["neighbours.vector"], np.int8), label, row, boost)
+
+    def check(self, expert: Memory, groups: Groups) -> None:
+        """Raise HiNetError if labels are not sorted or vectors are too wide."""
+        if (np.diff(expert.label) < 0).any():
+            raise HiNetError("the array 'neighbours.label' is not sorted")
+        if expert.vector.shape[1] > MAX_WIDTH:
+            raise HiNetError(f"the array 'neighbours.vector' has more than {MAX_WIDTH:,} columns")
+
+    def transfer(self, expert: Memory, transfer: Transfer) -> Memory:
+        """Return the entries of the labels that still exist."""
+        label = transfer.new_label[expert.label].astype(np.int32)
+        order = np.lexsort((expert.row, label))
+        return expert._replace(label=label).take(order[label[order] >= 0])
+
+    def contributions(self, expert: Memory, row: RowFeatures, neuron: int, groups: Groups, spans: LabelSpans) -> Parts:
+        """Return the logits, shared among the columns of the vector by their squares: a text is compared as a whole."""
+        logits = np.zeros(int(groups.option_offsets[neuron + 1] - groups.option_offsets[neuron]), F4)
+        add_nearest(row.matrix, 0, neuron, groups, spans, F4(1), logits)
+        by_feature, squares = np.zeros((len(logits), len(row.feature))), row.value[-expert.vector.shape[1] :] ** 2
+        by_feature[:, -len(squares) :] = logits[:, None] * (squares / max(float(squares.sum()), 1e-30))
+        return Parts(by_feature, np.zeros(len(logits)))
+
+
+NEIGHBOUR_RECORD = NeighbourRecord(
+    "neighbours", "labels", key="neighbours.vector", training="hinet.engine.training.neighbours:NeighbourTraining"
+)

@@ -1,0 +1,101 @@
+"""The memory of the neighbours: vectors of training rows, and of the titles, synonyms and definitions of labels."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from hinet.data.matrices import unit_rows
+from hinet.engine.model.experts import Memory
+from hinet.engine.model.experts.neighbours import MAX_WIDTH
+from hinet.engine.model.experts.record import Floats
+from hinet.engine.model.groups import LabelSpans
+from hinet.engine.settings import MemoryPlan
+from hinet.engine.training.context import ExpertTraining, TrainingContext
+from hinet.engine.training.rows import InMemoryRows, StreamedRows
+from hinet.engine.training.title_units import TitleColumns
+
+CLUSTERING_STEPS = 4
+
+
+class TextVectors(NamedTuple):
+    """Vectors of titles, and where those of rows are."""
+
+    width: int  # the last dense columns of rows are the vectors of their texts
+    titles: TitleColumns | None = None  # titles, synonyms and definitions of labels
+    title_rows: int = 0  # number of last rows that are titles
+
+
+def memory_of(rows: InMemoryRows, vectors: TextVectors | None, spans: LabelSpans, entries_per_label: int) -> Memory:
+    """Return the memory of rows and titles, with at most ``entries_per_label`` rows for each label."""
+    layers = rows.targets.layers
+    if vectors is None or not entries_per_label or layers.multilabel or not len(spans.neuron):
+        return Memory.none()
+    if not 0 < vectors.width <= MAX_WIDTH:
+        return Memory.none()
+    arrays, dense = rows.targets.arrays, rows.matrix.dense
+    title_rows = 0 if isinstance(rows, StreamedRows) else vectors.title_rows  # those of a stream are anywhere
+    count = len(dense) - title_rows
+    row = np.repeat(np.arange(len(dense)), np.diff(arrays.row_offsets))
+    own = row < count
+    label = spans.labels_at(arrays.end_neurons())[arrays.entry_target[own]]
+    columns = dense[:, dense.shape[1] - vectors.width :]
+    kept = medoids(columns, row[own], label, entries_per_label)
+    parts = [Memory.of(columns[row[own][kept]], label[kept], row[own][kept])]
+    if vectors.titles is not None and len(vectors.titles.nodes):
+        nodes = vectors.titles.nodes
+        neuron_of = np.full(len(layers.taxonomy), -1, np.int64)
+        neuron_of[layers.node[1:]] = np.arange(1, len(layers.node))
+        known = np.flatnonzero((neuron_of[nodes] >= 0) & layers.ends[neuron_of[nodes]])
+        of_title = spans.labels_at(neuron_of[nodes[known]])
+        parts.append(Memory.of(vectors.titles.columns[known], of_title, count + known))
+    return parts[0].joined(parts[1]) if len(parts) > 1 else parts[0]
+
+
+def medoids(columns: Floats, row: NDArray[np.int64], label: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
+    """Return the entries to keep: of a label with more than ``limit`` rows, those in the middle of as many clusters."""
+    order = np.argsort(label, kind="stable")
+    bounds = np.append(np.unique(label[order], return_index=True)[1], len(order))
+    kept = []
+    with threadpool_limits(1):  # another order of sums would change the model
+        for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            entries = order[start:end]
+            if len(entries) > limit:
+                entries = entries[_central(unit_rows(columns[row[entries]]), limit)]
+            kept.append(entries)
+    return np.sort(np.concatenate(kept)) if kept else np.zeros(0, np.int64)
+
+
+def _central(vectors: Floats, count: int) -> NDArray[np.int64]:
+    """Return the vectors nearest to the centres of clusters, which start from evenly spaced vectors."""
+    centres = vectors[np.linspace(0, len(vectors) - 1, count).astype(np.int64)]
+    for _ in range(CLUSTERING_STEPS):
+        cluster = (vectors @ centres.T).argmax(1)
+        sums = np.zeros_like(centres)
+        np.add.at(sums, cluster, vectors)
+        centres = np.where(sums.any(1, keepdims=True), unit_rows(sums), centres)
+    return np.unique((vectors @ centres.T).argmax(0))
+
+
+class NeighbourTraining(ExpertTraining):
+    """The training of the neighbours, which only remember."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    @classmethod
+    def of(cls, context: TrainingContext) -> Self | None:
+        """Return the training, or None if rows have no vectors; further training keeps the memory as it is."""
+        memory = context.memory if context.start is None else context.start.experts.neighbours
+        return cls(memory) if len(memory.label) else None
+
+    def memory(self) -> MemoryPlan:
+        """Return the memory that the vectors take."""
+        return MemoryPlan(0, 0, 0, sum(array.nbytes for array in self._memory))
+
+    def trained(self) -> Any:
+        """Return the memory."""
+        return self._memory

@@ -1,0 +1,161 @@
+"""Neighbours against brute force: nearest labels, the search with them, files, taxonomies that change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from hinet import Layers, Taxonomy, Traces
+from hinet.data.matrices import MixedRows
+from hinet.engine import EngineSettings, Search, fit
+from hinet.engine.model.experts import Mix
+from hinet.engine.model.experts.neighbours import COSINE_WEIGHT, NEAREST, Memory, nearest_labels, quantised
+from hinet.engine.model.fused import FusedModel
+from hinet.engine.training.neighbours import TextVectors, medoids
+from hinet.engine.training.title_units import TitleColumns
+from hinet.errors import HiNetError
+
+EDGES = [("food", "bread"), ("food", "milk"), ("toys", "car"), ("toys", "train"), ("toys", "kite")]
+LABELS = ["bread", "milk", "car", "train"]
+SETTINGS = EngineSettings(members=1, width=4, deep_epochs=1, wide_epochs=1, threads=1, neighbours=3)
+
+
+def random_rows(count: int, seed: int = 0, unknown: Any = None) -> MixedRows:
+    random = np.random.default_rng(seed)
+    sparse = sp.random_array((count, 12), density=0.3, format="csr", dtype=np.float32, rng=random)
+    return MixedRows(sparse, random.normal(size=(count, 6)).astype(np.float32), unknown)
+
+
+def trained(**changes: Any) -> FusedModel:
+    layers = Layers.of(Taxonomy.from_edges(EDGES))
+    rows = random_rows(24)
+    titles = TitleColumns(random_rows(3, seed=1).dense, layers.taxonomy.positions(["kite", "bread", "car"]))
+    traces = Traces.encode(layers, [LABELS[row % 4] for row in range(24)])
+    return fit(rows, traces, replace(SETTINGS, **changes), vectors=TextVectors(6, titles))
+
+
+def test_nearest_labels_are_those_with_the_greatest_cosine() -> None:
+    random = np.random.default_rng(0)
+    vectors, label = random.normal(size=(400, 8)).astype(np.float32), random.integers(0, 90, 400)
+    memory = Memory.of(vectors, label, np.arange(400))
+    queries = random.normal(size=(5, 8)).astype(np.float32)
+    found, score = nearest_labels(queries, memory)
+    units = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in map(quantised, (queries, vectors))]
+    cosine = np.full((5, 90), -np.inf)
+    for entry, own in enumerate(label.tolist()):
+        cosine[:, own] = np.maximum(cosine[:, own], (units[0] @ units[1][entry]))
+    best = np.sort(np.argsort(-cosine, axis=1)[:, :NEAREST], axis=1)
+    np.testing.assert_array_equal(found, best)
+    own = np.take_along_axis(cosine, best, axis=1)
+    np.testing.assert_allclose(score, COSINE_WEIGHT * (own - own.min(1, keepdims=True)), atol=1e-4)
+
+
+def test_an_answer_does_not_depend_on_the_other_rows() -> None:
+    search, rows = Search(trained()), random_rows(700, seed=2)
+    together = search.traces(rows).traces
+    for row in (0, 5, 699):
+        assert search.traces(rows[[row]]).traces.log_p[0] == together.log_p[row]
+
+
+def test_the_search_is_exact_with_neighbours() -> None:
+    model = trained()
+    assert model.mix.neighbours > 0
+    search, rows = Search(model), random_rows(20, seed=3)
+    answers = search.traces(rows, model.layers.count_traces())
+    for row in range(20):
+        chances = {}
+        parts = search.row_parts(rows[[row]])
+        for label in [*LABELS, "kite", "food", "toys"]:
+            neurons, total = Traces.encode(model.layers, [label]).neurons.tolist(), 0.0
+            for group, neuron in zip([0, *neurons], [*neurons, -1], strict=True):
+                low, high = model.layers.option_offsets[group : group + 2].tolist()
+                if model.layers.has_choice[group]:
+                    logits = parts.of_group(group).logits
+                    option = model.layers.option_neuron[low:high].tolist().index(neuron)
+                    total += logits[option] - np.logaddexp.reduce(logits)
+            chances[label] = total
+        found = answers.traces.take(np.array([row]))
+        ends = [model.layers.taxonomy.ids[node] for node in found.end_nodes.tolist()]
+        assert ends == sorted(chances, key=lambda label: -chances[label])
+        np.testing.assert_allclose(found.log_p, sorted(chances.values(), reverse=True), atol=1e-4)
+
+
+def test_a_label_without_rows_is_found_by_its_title() -> None:
+    model = trained()
+    title = random_rows(3, seed=1)[[0]]
+    query = MixedRows(sp.csr_array((1, 12), dtype=np.float32), title.dense, np.ones(1, np.float32))
+    best = Search(replace(model, experts=model.experts._replace(mix=np.array(Mix(deep=0.1, neighbours=1), np.float32))))
+    assert model.layers.taxonomy.ids[best.labels(query).nodes[0]] == "kite"
+
+
+def test_neighbours_count_more_for_unknown_words() -> None:
+    search = Search(trained())
+    rows = random_rows(1, seed=4, unknown=np.zeros(1, np.float32))
+    known, unknown = search._checked(rows), search._checked(replace(rows, unknown=np.ones(1, np.float32)))
+    assert (unknown.near_score >= known.near_score).all()
+    assert unknown.near_score.max() > 2 * known.near_score.max()
+
+
+def test_a_label_keeps_as_many_rows_as_the_settings_say() -> None:
+    memory = trained().experts.neighbours
+    rows = memory.row < 24
+    assert np.bincount(memory.label[rows]).max() == 3
+    assert rows.sum() < len(rows) == rows.sum() + 3
+    assert not len(trained(neighbours=0).experts.neighbours.label)
+
+
+def test_medoids_are_rows_of_different_clusters() -> None:
+    columns = np.repeat(np.eye(3, dtype=np.float32), 10, axis=0)
+    kept = medoids(columns, np.arange(30), np.zeros(30, np.int64), 3)
+    assert sorted(columns[kept].argmax(1).tolist()) == [0, 1, 2]
+
+
+def test_a_saved_model_answers_the_same() -> None:
+    model, rows = trained(), random_rows(20, seed=5)
+    again = FusedModel.from_arrays(model.layers, model.to_arrays())
+    np.testing.assert_array_equal(Search(again).traces(rows).traces.log_p, Search(model).traces(rows).traces.log_p)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("label", lambda array: array[::-1].copy()),
+        ("label", lambda array: np.full_like(array, 100)),
+        ("row", lambda array: array[1:].copy()),
+        ("vector", lambda array: array[:, 0].copy()),
+        ("vector", lambda array: array.astype(np.float32)),
+    ],
+)
+def test_forged_neighbours_are_refused(name: str, change: Any) -> None:
+    model = trained()
+    arrays = model.to_arrays()
+    with pytest.raises(HiNetError, match="neighbours"):
+        FusedModel.from_arrays(model.layers, arrays | {f"neighbours.{name}": change(arrays[f"neighbours.{name}"])})
+
+
+def test_forged_neighbours_wider_than_the_rows_are_refused() -> None:
+    model = trained()
+    arrays = model.to_arrays()
+    wide = np.repeat(arrays["neighbours.vector"], 4, axis=1)
+    forged = FusedModel.from_arrays(model.layers, arrays | {"neighbours.vector": wide})
+    with pytest.raises(HiNetError, match="24 columns"):
+        Search(forged).traces(random_rows(2))
+
+
+def test_neighbours_move_with_their_labels() -> None:
+    model = trained()
+    taxonomy = Taxonomy.from_edges([("toys", "train"), ("toys", "car"), ("food", "milk"), ("food", "rice")])
+    layers = Layers.of(taxonomy)
+    old = model.layers.taxonomy
+    came_from = np.array([old.ids.index(each) if each in old.ids else -1 for each in taxonomy.ids] + [-1])
+    moved = model.transferred(layers, came_from)
+
+    def labels(fused: FusedModel) -> list[str]:
+        neurons = fused.experts.spans.neuron[fused.experts.neighbours.label]
+        return sorted(fused.layers.taxonomy.ids[node] for node in fused.layers.node[neurons].tolist())
+
+    assert labels(moved) == [label for label in labels(model) if label in {"train", "car", "milk"}]
