@@ -63,6 +63,15 @@ def quoted(value: str) -> str:
     return repr(value if len(value) <= _MAX_QUOTED else value[: _MAX_QUOTED - 1] + "…")
 
 
+def printable(text: str) -> str:
+    r"""Return ``text`` with escapes for characters that a terminal does not show as they are.
+
+    >>> printable("tab\t, right to left \u202e, é")
+    'tab\\t, right to left \\u202e, é'
+    """
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with a noun such as ``"row"``, which is in the plural unless the number is 1.
 

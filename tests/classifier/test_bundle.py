@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import shutil
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +15,7 @@ from hinet.classifier.model_folder import digest_of, sealed
 from hinet.data.text import TextSettings
 from hinet.files import read_arrays, write_arrays
 from tests.classifier.data import PATHS, numbers, small, taxonomy, texts
+from tests.processes import killed_before
 
 TEXTS, LABELS = texts()
 NEW, TRUE = texts(30, seed=1)
@@ -233,37 +230,25 @@ def test_a_model_is_replaced_whole(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load(folder).predict_proba(NEW), other.predict_proba(NEW))
 
 
-def saves_forever(target: Path, first: Path, second: Path) -> None:
-    models = load(first), load(second)
-    while True:
-        for model in models:
-            model.save(target)
-
-
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # newer Pythons warn if there are threads
 def test_a_save_that_is_killed_leaves_a_whole_model_or_none(tmp_path: Path) -> None:
     first, second, target = saved(tmp_path / "first"), tmp_path / "second", tmp_path / "target"
     small(taxonomy=taxonomy(), random_state=5).fit(TEXTS, LABELS).save(second)
     known = [load(folder).predict_proba(NEW) for folder in (first, second)]
-    moments, kills, whole = random.Random(0), 0, 0
-    for _ in range(20):
-        child = os.fork()
-        if child == 0:
-            try:
-                saves_forever(target, first, second)
-            finally:
-                os._exit(1)
-        time.sleep(moments.uniform(0.05, 0.3))
-        os.kill(child, signal.SIGKILL)
-        kills += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    seen = []  # the model after each kill: 0, 1, or None
+    for step in range(1, 60):
+        if not killed_before(step, lambda: [load(folder).save(target) for folder in (first, second)]):
+            break
         if (target / "manifest.json").exists():
             found = load(target).predict_proba(NEW)
-            assert any(np.array_equal(found, probability) for probability in known)
-            whole += 1
+            (same,) = (number for number, probability in enumerate(known) if np.array_equal(found, probability))
+            seen.append(same)
         else:
+            seen.append(None)
             with pytest.raises(FileError, match="cannot be loaded"):
                 load(target)
-    assert kills == 20
-    assert whole > 0
+    else:
+        raise AssertionError("two saves take more steps")
+    assert {*seen} == {None, 0, 1}
     load(first).save(target)
     assert len(list(target.iterdir())) == 4

@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy
 from hinet.classifier.inputs import MatrixInput
-from hinet.data.rows import holdout_mask
+from hinet.data.datasets import holdout_mask
 from hinet.data.text import TextSettings
 from tests.classifier.data import PATHS, numbers, small, taxonomy, texts
 

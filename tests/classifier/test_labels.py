@@ -25,8 +25,7 @@ from hinet.classifier.answers import PredictionOptions
 from hinet.classifier.bundle import describe_codec, restore_codec
 from hinet.classifier.inputs import take_rows
 from hinet.classifier.label_reading import read_labels, read_with_classes, widen_codec
-from hinet.classifier.label_rows import checked_labels
-from hinet.classifier.labels import LabelCodec
+from hinet.classifier.labels import LabelCodec, checked_labels
 from hinet.classifier.prediction_table import PredictionTable
 from hinet.metrics import scorer
 from hinet.taxonomy import split_path

@@ -136,7 +136,7 @@ def test_a_calibrated_model_and_one_whose_deep_expert_does_not_count() -> None:
     classifier = small(taxonomy=tree(), flat=True).fit(TEXTS, LABELS)
     before = classifier.predict(NEW)
     experts = classifier.fitted_.predictor.model.experts
-    experts.mix[:] = (0, 0.5, 0.5, 0)
+    experts.mix[:] = (0, 0.5, 0.5, 0, 0)
     classifier.calibrate(*texts(120, seed=2))
     after = classifier.update_taxonomy(tree(car="food"))
     assert not hasattr(after, "calibration_")

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from hinet import HiNetClassifier, HiNetError, Taxonomy
-from hinet.classifier.predictions import MAX_HTML_ROWS
+from hinet.classifier.answers import MAX_HTML_ROWS
 from hinet.data.text import TextSettings
 from tests.classifier.data import small
 

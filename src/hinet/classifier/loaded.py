@@ -13,7 +13,7 @@ from hinet.classifier.bundle import load_fitted
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import FrameInput
-from hinet.classifier.label_rows import TextStyle
+from hinet.classifier.labels import TextStyle
 from hinet.classifier.prediction_table import PredictionTable
 from hinet.data import Traces
 from hinet.data.tables import Columns, RowBlock

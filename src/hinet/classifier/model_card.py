@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hinet.classifier.estimator import HiNetClassifier
 from hinet.classifier.model_folder import metrics_text, trainings_of, updates_text
 from hinet.classifier.parameters import plain_parameters
 from hinet.classifier.predicted_sets import SetRule
-from hinet.engine.model.trust import Trust
+from hinet.engine.model.fused import Trust
 from hinet.errors import counted
 from hinet.evaluation.risk import RiskBound
 
@@ -124,19 +124,33 @@ def _usage(manifest: Mapping[str, Any]) -> str:
 
 def _limits(manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> str:
     rows = sum(training["rows"] for training in trainings_of(manifest))
+    source = (
+        f"For rows from the same source as its {counted(rows, 'training row')}. On others, its answers may be far off."
+    )
+    labels = "Unfair or wrong labels in the training rows come back as answers. Let"
+    if not rows:
+        source = (
+            "**It has seen no rows**, only the titles, synonyms and definitions of its taxonomy. Evaluate it before "
+            "you rely on it. `hinet update MODEL --rows rows.csv` trains it on the first rows."
+        )
+        labels = "Let"
     points = [
-        f"For rows from the same source as its {counted(rows, 'training row')}. On others, its answers may be far off.",
+        source,
         "It answers only with nodes of its taxonomy, whatever it is asked.",
         _words_limit(manifest),
-        "Unfair or wrong labels in the training rows come back as answers. Let a person decide where an answer has "
-        "consequences for people.",
-        "Loading it executes no code of it. It keeps words and labels of its training rows.",
+        f"{labels} a person decide where an answer has consequences for people.",
+        f"Loading it executes no code of it. It keeps words and labels of its {_known_texts(manifest)}.",
     ]
     if evaluation is None:
         points.append("**No evaluation is kept with it.** `hinet evaluate MODEL rows.csv --keep` adds one.")
     if manifest["calibration"] is None and not _several(manifest):
-        points.append("**It is not calibrated**: do not use its probabilities as shares of right answers.")
-    return _bullets(points)
+        scaled = "" if rows else " on rows, only on titles with words left out and added"
+        points.append(f"**It is not calibrated**{scaled}: do not use its probabilities as shares of right answers.")
+    return "\n".join(f"- {point}" for point in points)
+
+
+def _known_texts(manifest: Mapping[str, Any]) -> str:
+    return "training rows" if any(training["rows"] for training in trainings_of(manifest)) else "taxonomy"
 
 
 def _words_limit(manifest: Mapping[str, Any]) -> str:
@@ -144,22 +158,22 @@ def _words_limit(manifest: Mapping[str, Any]) -> str:
     features = manifest["features"]
     if features["kind"] != "text" or "tuned" in features:
         return "It reads the columns of its training rows, and errs where their meaning changed."
+    words = f"It knows the words of its {_known_texts(manifest)}."
     if manifest.get("trust") is None:
-        return (
-            "It knows the words of its training rows. Texts without known words get an answer that says nothing; a "
-            "threshold leaves them out."
-        )
+        return f"{words} Texts without known words get an answer that says nothing; a threshold leaves them out."
     return (
-        "It knows the words of its training rows. The fewer words of a text it knows, the lower are the probabilities "
-        "of its answer; a threshold leaves such texts out."
+        f"{words} The fewer words of a text it knows, the lower are the probabilities of its answer; a threshold "
+        "leaves such texts out."
     )
 
 
 def _training_data(manifest: Mapping[str, Any]) -> str:
     first, *updates = trainings_of(manifest)
-    cells = {"rows": f"{first['rows']:,}", "labels": f"{first['labels']:,}"}
+    rows = f"{first['rows']:,}" if first["rows"] else "none: it was trained on the taxonomy alone"
+    cells = {"rows": rows, "labels": f"{first['labels']:,}"}
     if first.get("titles"):
-        cells["titles of labels, trained on like rows"] = f"{first['titles']:,}"
+        whose = "titles of labels" if first["rows"] else "titles, synonyms and definitions"
+        cells[f"{whose}, trained on like rows"] = f"{first['titles']:,}"
     if first.get("blake2b"):
         cells["fingerprint (BLAKE2 of features and labels)"] = _code(first["blake2b"])
     if updates:
@@ -253,10 +267,6 @@ def _files(manifest: Mapping[str, Any]) -> str:
 
 def _table(cells: Mapping[str, str]) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {_plain(name)} | {value} |" for name, value in cells.items())])
-
-
-def _bullets(points: Iterable[str]) -> str:
-    return "\n".join(f"- {point}" for point in points)
 
 
 def _plain(text: object) -> str:

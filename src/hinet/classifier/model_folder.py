@@ -20,9 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal, NotRequired, TypedDict
 
+from hinet.classifier.examples import UpdateCheck
 from hinet.classifier.predicted_sets import SetRule
 from hinet.data.text import TextSettings
-from hinet.engine.model.trust import Trust
+from hinet.engine.model.fused import Trust
 from hinet.errors import FileError, HiNetError, counted
 from hinet.evaluation.risk import Calibration
 from hinet.files import LOCK, PROBE_PREFIX, check_plain, check_writable, locked, read_bounded, write_bytes
@@ -73,7 +74,7 @@ class LabelValues(TypedDict):
 
 @dataclass(frozen=True)
 class StyleEntry:
-    """How paths are written as text; see :class:`hinet.classifier.label_rows.TextStyle`."""
+    """How paths are written as text; see :class:`hinet.classifier.labels.TextStyle`."""
 
     mark: str
     between: str
@@ -115,10 +116,18 @@ class EncoderEntry(TypedDict):
     bundled: NotRequired[EncoderShapeEntry]
 
 
+class PackagedEntry(TypedDict):
+    """Static vectors of an installed package; see :mod:`hinet.encoders.packaged_vectors`."""
+
+    package: str
+    fingerprint: str
+
+
 class MeaningEntry(TypedDict):
-    """Vectors of texts: from an encoder, or static ones, which are in the file of features."""
+    """Vectors of texts: from an encoder, or static ones, in the file of features or in a package."""
 
     encoder: EncoderEntry | None
+    vectors: NotRequired[PackagedEntry]
 
 
 class FrameText(TypedDict):
@@ -198,18 +207,8 @@ class MetricEntry(TypedDict):
     exact_match: NotRequired[float]
 
 
-class UpdateEntry(TypedDict):
-    """Check of the last update; see :class:`hinet.classifier.examples.UpdateCheck`."""
-
-    metric: Literal["accuracy", "micro_f1"]
-    before: float
-    after: float
-    rows: int
-    held_out: bool
-
-
 class TrustEntry(TypedDict):
-    """Trust in texts with unknown words; see :class:`hinet.engine.model.trust.Trust`."""
+    """Trust in texts with unknown words; see :class:`hinet.engine.model.fused.Trust`."""
 
     rate: float
     power: float
@@ -230,7 +229,7 @@ class Manifest(TypedDict):
     parameters: dict[str, Any]
     metrics: dict[str, MetricEntry]
     calibration: Calibration | None
-    update_check: NotRequired[UpdateEntry | None]
+    update_check: NotRequired[UpdateCheck | None]
     set_rule: NotRequired[SetRule | None]
     trust: NotRequired[TrustEntry | None]
     input_features: int | None
@@ -281,7 +280,12 @@ def training_text(training: Mapping[str, Any]) -> str:
 
     >>> training_text({"rows": 14_698, "titles": 1_006, "labels": 1_010})
     '14,698 rows and 1,006 titles with 1,010 labels'
+    >>> training_text({"rows": 0, "titles": 2_121, "labels": 1_010})
+    'no rows, only 2,121 texts of the taxonomy with 1,010 labels'
     """
+    if not training["rows"]:
+        texts = counted(training.get("titles", 0), "text")
+        return f"no rows, only {texts} of the taxonomy with {counted(training['labels'], 'label')}"
     titles = f" and {counted(training['titles'], 'title')}" if training.get("titles") else ""
     return f"{counted(training['rows'], 'row')}{titles} with {counted(training['labels'], 'label')}"
 

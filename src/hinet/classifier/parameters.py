@@ -20,13 +20,13 @@ from hinet.encoders.meaning import EncoderVectors, Meaning, TunedInput
 from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine.search.predictor import DECODING, PROBABILITY
 from hinet.engine.settings import RULES as ENGINE_RULES
-from hinet.engine.training.checkpoints import CHECKPOINT_EVERY
+from hinet.engine.training.jobs import CHECKPOINT_EVERY
 from hinet.errors import FileError, HiNetError, did_you_mean, format_value
 from hinet.evaluation.risk import Calibration, RiskBound
 from hinet.extras import require
 from hinet.files import check_plain
 from hinet.files.atomic import write_text
-from hinet.files.text import read_text
+from hinet.files.streams import read_text
 from hinet.parameters import (
     FLAG,
     INVALID,

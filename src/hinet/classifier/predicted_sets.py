@@ -9,8 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.classifier.label_rows import SetForm
-from hinet.classifier.labels import NOTHING, Truth
+from hinet.classifier.labels import NOTHING, SetForm, Truth
 from hinet.data import Traces
 from hinet.engine import Search
 from hinet.errors import HiNetError, counted
@@ -111,11 +110,15 @@ class Answers(NamedTuple):
 
     def nodes_of_rank(self, rank: int) -> Ints:
         """Return the node of every row at a rank; ``NOTHING`` if it has fewer answers."""
-        return np.append(self.nodes, NOTHING)[self.indices_of_rank(rank)]
+        return self._of_rank(self.nodes, rank, NOTHING)
 
     def probabilities_of_rank(self, rank: int) -> Floats:
         """Return the probability of every row at a rank; NaN if it has fewer answers."""
-        return np.append(self.probability, np.nan)[self.indices_of_rank(rank)]
+        return self._of_rank(self.probability, rank, np.nan)
+
+    def _of_rank(self, values: NDArray[Any], rank: int, missing: float) -> NDArray[Any]:
+        indices = self.indices_of_rank(rank)
+        return np.where(indices < 0, missing, values.take(indices, mode="clip") if len(values) else missing)
 
     def take(self, kept: NDArray[np.bool_]) -> Answers:
         """Return only the nodes that are kept."""

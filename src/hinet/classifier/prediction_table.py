@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from hinet.classifier.answers import PredictionOptions, select_answers
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import text_of, text_part, unknown_rows
-from hinet.classifier.label_rows import TextStyle
-from hinet.classifier.labels import NOTHING, paths_of
+from hinet.classifier.labels import NOTHING, TextStyle, paths_of
 from hinet.classifier.predicted_sets import Answers
 from hinet.data import Traces
 from hinet.data.tables import LabelledBlock, RowBlock, RowQuery

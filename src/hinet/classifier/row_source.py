@@ -14,20 +14,18 @@ from hinet.classifier.columns import ColumnKinds
 from hinet.classifier.fitting import engine_settings, torch_parameter
 from hinet.classifier.inputs import Kind, TextInput, TrainingTexts, count_of, take_rows
 from hinet.classifier.label_reading import codec_of_sets, read_labels, read_with_classes
-from hinet.classifier.label_rows import checked_labels, has_sets, labels_of_row
-from hinet.classifier.labels import LabelCodec, Truth
+from hinet.classifier.labels import LabelCodec, Truth, checked_labels, has_sets, labels_of_row
 from hinet.classifier.parameters import seed_of
 from hinet.classifier.predicted_sets import form_of
 from hinet.classifier.stream_reading import ChunkReader, SampledRows, Source, StreamSummary, read_stream
 from hinet.classifier.titles import TitleRows
 from hinet.data import Traces
+from hinet.data.datasets import holdout_mask
 from hinet.data.matrices import validate_weights
-from hinet.data.rows import holdout_mask
 from hinet.data.text import TextFeatures
-from hinet.data.text.settings import TextSettings
-from hinet.data.text.streaming import NamingFeatures, features_from, without
+from hinet.data.text.features import NamingFeatures, features_from, without
 from hinet.data.text.text_input import as_arrow
-from hinet.data.text.vocabulary import Counts, hash_and_count
+from hinet.data.text.vocabulary import Counts, TextSettings, hash_and_count
 from hinet.encoders.meaning import EncoderVectors, Meaning
 from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine.model.groups import Groups
@@ -82,6 +80,7 @@ class LabelledRows:
     kinds: ColumnKinds | None = None  # columns of a frame; None recognises them
     column_names: tuple[str, ...] = ()  # names of the columns of a matrix
     stream: StreamInfo | None = None  # None if all rows are here
+    titles: TitleRows | None = None  # texts of the taxonomy that are the last rows
 
     @property
     def row_count(self) -> int:
@@ -94,6 +93,11 @@ class LabelledRows:
         if self.stream is None:
             return np.unique(self.traces.end_nodes)
         return np.flatnonzero(self.stream.class_counts)
+
+    @property
+    def has_mainly_titles(self) -> bool:
+        """Whether more than half of the rows are texts of the taxonomy."""
+        return self.titles is not None and 2 * len(self.titles) > len(self.traces)
 
     def with_titles(self, titles: TitleRows | None) -> LabelledRows:
         """Return the rows with titles appended."""
@@ -213,7 +217,65 @@ class RowStream:
         return labelled
 
 
-RowSource: TypeAlias = RowsInMemory | RowStream
+@dataclass(frozen=True)
+class TaxonomyTexts:
+    """Titles, synonyms and definitions of a taxonomy as rows of its nodes, perhaps after the first rows of a user."""
+
+    classes: Any = None  # labels in the form of predictions; None and leaves that are not named: ids of leaves
+    rows: RowsInMemory | None = None  # with their own classes and validation rows
+    valid: Pair | None = None  # checked rows and labels
+
+    def read(self, parameters: Parameters, taxonomy: Taxonomy | None, progress: Progress) -> LabelledRows:
+        """Return the texts with the labels of their nodes; raise HiNetError if no label has a text."""
+        _check_taxonomy_alone(parameters, taxonomy)
+        assert taxonomy is not None
+        several = wants_sets(parameters, has_several=False)
+        if self.rows is None:
+            codec = self._codec(taxonomy, parameters["path_sep"])
+            codec = codec_of_sets(codec, "deepest") if several else codec
+            codec.check_class_weight(parameters["class_weight"])
+            titles = TitleRows.of_taxonomy(codec)
+            traces = titles.traces(codec.layers)
+            weights = row_weights(parameters, None, codec, traces)
+            labelled = LabelledRows(as_arrow(titles.texts), "text", codec, traces, weights, self._truth(codec))
+        else:
+            labelled = self.rows.read(parameters, taxonomy, progress, several=several)
+            titles = TitleRows.of_taxonomy(labelled.codec)
+            labelled = labelled.with_titles(titles)
+        texts = TrainingTexts(labelled.rows, parameters["text"], parameters["n_jobs"])
+        return replace(labelled, texts=texts, titles=titles)
+
+    def _codec(self, taxonomy: Taxonomy, path_sep: str | None) -> LabelCodec:
+        leaves = [taxonomy.ids[node] for node in np.flatnonzero(taxonomy.leaves & (taxonomy.depth >= 0)).tolist()]
+        if self.classes is None:
+            return read_labels(leaves, taxonomy, None)[0]
+        try:
+            return read_labels(self.classes, taxonomy, path_sep)[0]
+        except LabelError as error:
+            raise LabelError(f"classes: {error}") from None
+
+    def _truth(self, codec: LabelCodec) -> tuple[Any, Truth] | None:
+        if self.valid is None:
+            return None
+        labels = checked_labels(self.valid[1], count_of(self.valid[0]))
+        if not len(labels):
+            raise HiNetError(NO_VALID_ROWS)
+        return self.valid[0], codec.truth(labels)
+
+
+def _check_taxonomy_alone(parameters: Parameters, taxonomy: Taxonomy | None) -> None:
+    """Raise HiNetError for parameters that the texts of a taxonomy cannot satisfy."""
+    if taxonomy is None:
+        raise HiNetError("training without rows needs a taxonomy with titles; give `taxonomy`, or train on rows")
+    if parameters["titles"] is False:
+        raise HiNetError("`titles=False`, but without rows there are only titles to train on; leave it out")
+    if parameters["columns"] is not None:
+        raise HiNetError("`columns` names columns of rows, and there are no rows, only texts; leave it out")
+    if parameters["validation_fraction"] is not None:
+        raise HiNetError("`validation_fraction` holds out rows, and there are no rows; give `valid`, or leave it out")
+
+
+RowSource: TypeAlias = RowsInMemory | RowStream | TaxonomyTexts
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from hinet.classifier.columns import ColumnKinds, texts_of
 from hinet.classifier.inputs import Kind, check_container, count_of, kind_of, text_column
-from hinet.classifier.label_rows import labels_of_row, rows_of
+from hinet.classifier.labels import labels_of_row, rows_of
 from hinet.classifier.recognition import recognise
 from hinet.data.frames import as_table, is_frame
 from hinet.data.matrices import check_weights
-from hinet.data.text.settings import TextSettings
 from hinet.data.text.text_input import as_arrow
-from hinet.data.text.vocabulary import BoundedCounts, Counts, resolve_auto
+from hinet.data.text.vocabulary import BoundedCounts, Counts, TextSettings, resolve_auto
 from hinet.errors import HiNetError, InputTypeError, LabelError, counted
 from hinet.progress import SECONDS_BETWEEN_LINES, Progress
 

@@ -17,21 +17,32 @@ from hinet.data import Traces
 from hinet.data.matrices import MixedRows
 from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError, counted
-from hinet.taxonomy import Taxonomy
+from hinet.ragged import group_by, offsets_of
+from hinet.taxonomy import Layers, Taxonomy
 from hinet.taxonomy.draft import DEFINITION, SYNONYMS, split_terms
+from hinet.taxonomy.taxonomy import TITLE_ATTRIBUTES
 
 DEFAULT_WEIGHT = 3.0  # weight of a title, in rows
 WEIGHTS = (1.0, 3.0)  # weights that are tried
 FOLDS = 4
 MAX_SCORED_ROWS = 8_000  # maximum number of held-out rows that are scored
 MIN_ROWS = 1_000  # minimum number of rows to learn a weight from
+MAX_FEW_ROWS, COVERED = 5_000, 0.9  # rows are few up to the first, if fewer than this share of labels have any
 MIN_GAIN = 0.002  # minimum gain in accuracy on held-out rows
 BLOCK_ROWS = 256  # rows scored at a time
+MAX_LABELS_BELOW = 200  # maximum number of labels that share the title of a branch
+NO_TITLES = (
+    "the taxonomy has no titles to learn from; give it a column 'title', 'synonyms' or 'definition' (repeat the ids as "
+    "titles if they are words), or train on rows"
+)
 
 
 @dataclass(frozen=True)
 class TitleRows:
-    """Titles of labels, perhaps with their synonyms and definitions, each with the weight of ``weight`` rows."""
+    """Titles of nodes, perhaps with their synonyms and definitions, each with the weight of ``weight`` rows.
+
+    The text of a node that is not a label is a row of the labels below it.
+    """
 
     texts: list[str]
     nodes: NDArray[np.int64]
@@ -55,6 +66,30 @@ class TitleRows:
         described, titles = cls.of(codec, nodes, described=True), cls.of(codec, nodes)
         return [described, titles] if 0 < len(titles) < len(described) else [described]
 
+    @classmethod
+    def of_taxonomy(cls, codec: LabelCodec) -> TitleRows:
+        """Return the texts of all nodes; for sets of labels only those of labels.
+
+        With sets, the title of a branch would be a row that has all labels below it at once.
+
+        Raises
+        ------
+        HiNetError
+            If no label has a text.
+        """
+        taxonomy, labels = codec.taxonomy, codec.label_nodes
+        nodes = labels if codec.sets is not None else np.union1d(np.flatnonzero(taxonomy.depth > 0), labels)
+        rows = [
+            (text, node)
+            for node in nodes.tolist()
+            for text in dict.fromkeys(_own_texts(taxonomy, node))
+            if text.strip()
+        ]
+        texts, positions = [text for text, _ in rows], np.array([node for _, node in rows], np.int64)
+        if not np.isin(positions, labels).any():
+            raise HiNetError(NO_TITLES)
+        return cls(texts, positions, 1.0)
+
     def __len__(self) -> int:
         return len(self.texts)
 
@@ -63,13 +98,32 @@ class TitleRows:
         """A message that titles are trained on."""
         return f"{counted(len(self), 'title')} of labels {'is' if len(self) == 1 else 'are'} trained on like rows"
 
+    def in_context(self, taxonomy: Taxonomy) -> list[list[str]]:
+        """Return the texts alone, each followed by the title of its parent, and by that of the top node above it."""
+        if not self.texts:
+            return []
+        above, offsets = taxonomy.ancestor_lists(self.nodes)
+        contexts: list[list[str]] = [self.texts, [], []]
+        for text, node, own in zip(self.texts, self.nodes.tolist(), np.split(above, offsets[1:-1]), strict=True):
+            uppers = sorted(
+                (upper for upper in own.tolist() if upper != node), key=lambda upper: -taxonomy.depth[upper]
+            )
+            titles = [title for upper in uppers if (title := taxonomy.titles[upper]) not in ("", text)]
+            for context, titled in zip(contexts[1:], (titles[:1], titles[-1:]), strict=True):
+                context.append(", ".join([text, *titled]))
+        return contexts
+
     def after(self, texts: Any) -> pa.ChunkedArray:
         """Return texts with the titles appended."""
         return joined_texts(texts, self.texts)
 
     def traces_after(self, traces: Traces) -> Traces:
         """Return labels with those of the titles appended."""
-        return Traces.joined(traces.layers, [traces, Traces.of_nodes(traces.layers, self.nodes)])
+        return Traces.joined(traces.layers, [traces, self.traces(traces.layers)])
+
+    def traces(self, layers: Layers) -> Traces:
+        """Return the labels of the titles."""
+        return Traces.of_node_lists(layers, *_labels_of(layers, self.nodes))
 
     def columns_of(self, rows: Any) -> TitleColumns | None:
         """Return the dense columns of the titles, which are the last of ``rows``; None without dense columns."""
@@ -102,6 +156,34 @@ def _texts(taxonomy: Taxonomy, node: int, described: bool) -> Iterator[str]:
             yield taxonomy.attributes[DEFINITION][node]
 
 
+def _own_texts(taxonomy: Taxonomy, node: int) -> Iterator[str]:
+    """Yield the title of a node, unless it is the id for want of titles, its synonyms and its definition."""
+    texts = _texts(taxonomy, node, described=True)
+    title = next(texts)
+    if any(name in taxonomy.attributes for name in TITLE_ATTRIBUTES):
+        yield title
+    yield from texts
+
+
+def _labels_of(layers: Layers, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the labels that share the text of each node, as a ragged array: a label itself, or labels below a node."""
+    taxonomy = layers.taxonomy
+    labels = np.unique(layers.node[layers.ends]).astype(np.int64)
+    is_label = np.isin(nodes, labels)
+    if is_label.all():
+        return nodes, np.arange(len(nodes) + 1)
+    above, ends = taxonomy.ancestor_lists(labels)
+    order, starts = group_by(above, len(taxonomy))
+    below = np.repeat(labels, np.diff(ends))[order]  # labels by the node above them
+    counts = np.diff(starts)[nodes]
+    shared = np.where(is_label, 1, np.minimum(counts, MAX_LABELS_BELOW))  # (texts,)
+    offsets = offsets_of(shared)
+    text = np.repeat(np.arange(len(nodes)), shared)
+    rank = np.arange(len(text)) - offsets[text]
+    evenly = np.minimum(starts[nodes[text]] + rank * counts[text] // shared[text], len(below) - 1)
+    return np.where(is_label[text], nodes[text], below[evenly]), offsets
+
+
 class LearnedWeight(NamedTuple):
     """Weight of a title in rows, 0 if titles do not help, and the gain in accuracy on held-out rows."""
 
@@ -119,19 +201,28 @@ def choose_titles(
 ) -> TitleRows | None:
     """Return the titles of labels to train on, if any.
 
-    ``titles`` is the parameter of the classifier; if it is None, ``learn`` returns the best of several choices, or None
-    if none of them helps.
+    ``titles`` is the parameter of the classifier. If it is None, few rows with one label are joined by the titles of
+    all labels, those without rows included; with more rows ``learn`` returns the best of several choices, or None if
+    none of them helps.
     """
     if kind == "frame" and titles:
         raise HiNetError("`titles=True` needs rows of text alone, as titles have no other columns; leave it out")
     if kind != "text" or titles is False:
         return None
-    choices = TitleRows.choices(codec, (codec.label_nodes if titles else nodes_with_rows).astype(np.int64))
-    if titles:
-        if not len(choices[0]):
+    few = codec.sets is None and _are_few(rows, len(nodes_with_rows), len(codec.label_nodes))
+    choices = TitleRows.choices(codec, (codec.label_nodes if titles or few else nodes_with_rows).astype(np.int64))
+    if not len(choices[0]):
+        if titles:
             raise HiNetError("`titles=True`, but no label has a title in the taxonomy; leave it out")
+        return None
+    if titles or few:
         return choices[0]
-    return learn(choices) if len(choices[0]) and rows >= MIN_ROWS else None
+    return learn(choices) if rows >= MIN_ROWS else None
+
+
+def _are_few(rows: int, labels_with_rows: int, labels: int) -> bool:
+    """Return whether rows are too few to learn all labels from, or to learn what titles are worth."""
+    return rows < MIN_ROWS or (rows < MAX_FEW_ROWS and labels_with_rows < COVERED * labels)
 
 
 def best_titles(

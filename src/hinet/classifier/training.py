@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.classifier.calibration import HeldOut, with_learned_trust
 from hinet.classifier.columns import ColumnKinds
 from hinet.classifier.fitted import Fitted, features_of, rows_to_predict
 from hinet.classifier.fitting import (
@@ -28,27 +29,29 @@ from hinet.classifier.fitting import (
     vector_kind,
     with_validation_rows,
 )
-from hinet.classifier.held_out import HeldOut, with_learned_trust
 from hinet.classifier.inputs import Features, FrameInput, MatrixInput, TextInput, TrainingTexts, fit_text, text_of
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.parameters import seed_of
+from hinet.classifier.practice import calibrated_on_titles
 from hinet.classifier.predicted_sets import SetRule, ancestors_given, form_from
 from hinet.classifier.recognition import recognise
 from hinet.classifier.row_source import SIZED_ROWS, LabelledRows, RowSource, RowStream, StreamInfo
 from hinet.classifier.stream_reading import Watch
 from hinet.classifier.titles import TitleRows, best_titles, choose_titles
 from hinet.data import Traces
-from hinet.data.matrices import MixedRows
+from hinet.data.matrices import MixedRows, unit_rows
 from hinet.data.spill import NAMES, Spill, SpillWriter, block_count, check_disk_space, remove_spill
-from hinet.data.text.streaming import NamingFeatures, named
+from hinet.data.text.features import NamingFeatures, named
 from hinet.data.text.text_input import as_arrow
-from hinet.encoders.meaning import vector_source
+from hinet.encoders.meaning import EncoderVectors, is_auto, vector_source
+from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine import EngineSettings, Search, ValidationRows, fit
 from hinet.engine.compiling import compile_for_training
 from hinet.engine.search.predictor import Engine, Predictor
 from hinet.engine.settings import RowShape, settings_for
+from hinet.engine.training.neighbours import TextVectors
 from hinet.engine.training.title_units import TitleColumns
-from hinet.errors import HiNetError
+from hinet.errors import HiNetError, counted
 from hinet.extras import require
 from hinet.files import read_arrays, write_arrays
 from hinet.memory import GB
@@ -88,6 +91,8 @@ class PreparedRows:
     held_out: HeldOut | None
     valid: ValidationRows | None
     titles: TitleColumns | None
+    vectors: TextVectors | None  # vectors to compare rows with
+    title_texts: tuple[str, ...]  # texts of the titles among these
     stream_digest: str | None = None  # if rows are a Spill
 
     @property
@@ -117,7 +122,7 @@ class Training:
     taxonomy : Taxonomy, optional
         The given taxonomy; None infers one from the labels.
     source : RowSource
-        The rows, in memory or as a stream.
+        The rows, in memory or as a stream, or the texts of the taxonomy.
     runner : Runner, optional
         Trains the experts in other processes.
     cache : FeatureCache
@@ -154,6 +159,9 @@ class Training:
         fitted, held_out = with_learned_trust(
             fitted, labelled.rows, labelled.traces, prepared.held_out, valid_inputs, self.seed
         )
+        if held_out is None and labelled.has_mainly_titles:
+            assert labelled.titles is not None
+            fitted = calibrated_on_titles(fitted, labelled.titles, self.seed)
         return self.learn_thresholds(fitted, held_out)
 
     @cached_property
@@ -188,7 +196,10 @@ class Training:
             compile_for_training()
 
     def choose_titles(self, labelled: LabelledRows) -> TitleRows | None:
-        """Return the titles of labels to train on, if any."""
+        """Return the titles of labels to train on in addition to the rows, if any."""
+        if labelled.titles is not None:
+            self.progress.message(f"{counted(len(labelled.titles), 'text')} of the taxonomy to train on")
+            return None
         texts, traces = labelled.texts, labelled.traces
 
         def learn(choices: list[TitleRows]) -> TitleRows | None:
@@ -214,7 +225,7 @@ class Training:
         parameters = self.parameters
         vectors, encoder, several = parameters["vectors"], parameters["encoder"], labelled.codec.sets is not None
         if labelled.kind not in ("text", "frame"):
-            if vectors is not None or encoder is not None:
+            if not (vectors is None or is_auto(vectors)) or encoder is not None:
                 raise HiNetError("`vectors` and `encoder` read texts, but the rows are numbers; leave both out")
             scaled = labelled.kind == "dense" and parameters["network"] is None
             features = MatrixInput.fit(labelled.rows, labelled.column_names, scaled=scaled)
@@ -223,14 +234,14 @@ class Training:
             return self._stream_features(labelled, titles), None
 
         def fit() -> tuple[Features, Any]:
-            source = vector_source(vectors, encoder)
             if isinstance(labelled.texts, TrainingTexts):
+                source = self._vector_source()
                 return fit_text(labelled.texts, source, self.progress, None if titles is None else titles.texts)
             kinds = labelled.kinds
             if kinds is None:
                 columns = parameters["columns"]
                 kinds = recognise(labelled.rows).warn() if columns is None else ColumnKinds.of(columns)
-            text = parameters["text"]
+            text, source = parameters["text"], self._vector_source(has_text=bool(kinds.text))
             return FrameInput.fit(labelled.rows, kinds, text, self.threads, source, self.progress, several=several)
 
         inputs = labelled.rows if titles is None else titles.after(labelled.rows)
@@ -238,8 +249,15 @@ class Training:
         fitted, rows = self.cache.get("features", inputs, decided_by, fit)
         return fitted, rows.tocsr() if self.engine == "torch" else rows
 
+    def _vector_source(self, *, has_text: bool = True) -> TokenVectors | EncoderVectors | None:
+        """Return the source of text vectors; ``"auto"`` stands for none without text and for torch networks."""
+        vectors, encoder = self.parameters["vectors"], self.parameters["encoder"]
+        if is_auto(vectors) and (not has_text or self.engine == "torch"):
+            vectors = None
+        return vector_source(vectors, encoder, self.progress)
+
     def _stream_features(self, labelled: LabelledRows, titles: TitleRows | None) -> TextInput | FrameInput:
-        source = vector_source(self.parameters["vectors"], self.parameters["encoder"])
+        source = self._vector_source(has_text=labelled.texts is not None)
         text = None
         if labelled.texts is not None:
             assert not isinstance(labelled.texts, TrainingTexts)
@@ -266,11 +284,15 @@ class Training:
         if stream is None:
             whole, held_out = labelled.with_titles(titles), self._held_out(labelled, features)
             valid, several = validation_rows(labelled.codec, held_out), labelled.codec.sets is not None
-            columns = None if titles is None else titles.columns_of(rows)
+            last = labelled.titles if titles is None else titles
+            columns = None if last is None else last.columns_of(rows)
             if several and is_dense(features) and isinstance(rows, MixedRows):  # all columns get dropout then
                 rows = rows.tocsr()
                 valid = valid and replace(valid, rows=valid.rows.tocsr())
-            yield PreparedRows(features, labelled.codec, rows, whole.traces, whole.weights, held_out, valid, columns)
+            compared = self._text_vectors(labelled.codec, features, titles)
+            yield PreparedRows(
+                features, labelled.codec, rows, whole.traces, whole.weights, held_out, valid, columns, *compared
+            )
             return
         assert isinstance(features, TextInput | FrameInput)
         with self._stream_folder() as folder:
@@ -282,8 +304,23 @@ class Training:
             held_out = self._held_out(labelled, features)
             columns = None if titles is None else titles.columns_of(features.rows(titles.texts, self.threads))
             valid, digest = validation_rows(codec, held_out), stream.summary.digest
-            yield PreparedRows(features, codec, spill, labelled.traces, None, held_out, valid, columns, digest)
+            compared = self._text_vectors(codec, features, titles)
+            traces = labelled.traces
+            yield PreparedRows(features, codec, spill, traces, None, held_out, valid, columns, *compared, digest)
             remove_spill(folder)
+
+    def _text_vectors(
+        self, codec: LabelCodec, features: Features, titles: TitleRows | None
+    ) -> tuple[TextVectors | None, tuple[str, ...]]:
+        """Return the vectors that neighbours compare rows with, if rows have any, and the texts of titles."""
+        text = text_of(features)
+        if text is None or text.meaning is None or codec.sets is not None or self.engine == "torch":
+            return None, ()
+        known = TitleRows.of(codec, codec.label_nodes, described=True)
+        parts = [text.meaning.columns(texts, self.threads) for texts in known.in_context(codec.taxonomy)]
+        columns = sum((unit_rows(part) for part in parts), np.zeros((len(known), text.meaning.width), np.float32))
+        found = TitleColumns(columns, known.nodes) if len(known) else None
+        return TextVectors(text.meaning.width, found, 0 if titles is None else len(titles)), tuple(known.texts)
 
     def _held_out(self, labelled: LabelledRows, features: Features) -> HeldOut | None:
         if labelled.valid is None:
@@ -312,7 +349,12 @@ class Training:
             options |= {"network": parameters["network"], "device": parameters["device"]}
             return NetworkPredictor.trained(prepared.rows, prepared.traces, settings, **options)
         options |= {name: parameters[name] for name in ("checkpoint", "checkpoint_every")}
-        options |= {"titles": prepared.titles, "watch": bool(parameters["verbose"]), "runner": self.runner}
+        options |= {
+            "titles": prepared.titles,
+            "vectors": prepared.vectors,
+            "watch": bool(parameters["verbose"]),
+            "runner": self.runner,
+        }
         traces = prepared.codec.layers if isinstance(prepared.rows, Spill) else prepared.traces
         return Search(fit(prepared.rows, traces, settings, **options), settings.threads)
 
@@ -329,9 +371,12 @@ class Training:
         else:
             fingerprint = EncodedRows(rows, traces).fingerprint()
         fitted = Fitted(prepared.features, prepared.codec, predictor, predictor.history, fingerprint)
-        fitted = fitted.trained_on_titles(0 if titles is None else len(titles))
+        fitted = fitted.trained_on_titles(_count(titles, labelled.titles))
         if prepared.codec.sets is not None:
             fitted = replace(fitted, set_rule=SetRule())
+        if self.parameters["keep_examples"] and labelled.stream is None and isinstance(predictor, Search):
+            title_rows = 0 if labelled.titles is None else len(labelled.titles)
+            fitted = fitted.naming_neighbours(labelled.rows, prepared.title_texts, title_rows)
         return fitted.keeping(rows, traces, self.seed) if self.parameters["keep_examples"] else fitted
 
     def learn_thresholds(self, fitted: Fitted, held_out: HeldOut | None) -> Trained:
@@ -347,7 +392,7 @@ class Training:
         titles = self.choose_titles(labelled)
         rows = labelled.with_titles(titles)
         fitted = fit_tuned(rows.rows, rows.codec, rows.traces, rows.weights, rows.valid, self.parameters, self.progress)
-        fitted = fitted.trained_on_titles(0 if titles is None else len(titles))
+        fitted = fitted.trained_on_titles(_count(titles, labelled.titles))
         held_out = None if rows.valid is None else HeldOut(fitted.rows(rows.valid[0]), rows.valid[1])
         return self.learn_thresholds(fitted, held_out)
 
@@ -463,6 +508,10 @@ class Training:
         for array in arrays:
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
+
+
+def _count(*titles: TitleRows | None) -> int:
+    return sum(len(each) for each in titles if each is not None)
 
 
 def _identity(source: Any) -> Any:

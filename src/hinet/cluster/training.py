@@ -23,11 +23,9 @@ from hinet.choices import SplitBy
 from hinet.classifier.estimator import HiNetClassifier, fit_by, training_of
 from hinet.classifier.fitting import engine_for
 from hinet.cluster.session import Cluster, connected
-from hinet.engine.training.checkpoints import Checkpoints
 from hinet.engine.training.fit import Trainer
-from hinet.engine.training.jobs import Job
+from hinet.engine.training.jobs import EXCHANGES, Assignment, Checkpoints, Job
 from hinet.engine.training.plan import PlanInput
-from hinet.engine.training.sharing import EXCHANGES, Assignment
 from hinet.errors import HiNetError
 from hinet.extras import require
 from hinet.memory import GB
@@ -175,17 +173,14 @@ def _work(config: dict[str, Any]) -> None:
             jobs[number].share(group, task.exchanges)
             train([jobs[number]], replace(kept, read_only=group.rank > 0))
             if group.rank == 0:
-                reporter.message(exchanged_message(jobs[number]))
+                shared = jobs[number].shared
+                volume = 0 if shared is None else shared.volume
+                reporter.message(f"{jobs[number].name}: {volume / GB:.2f} GB exchanged by each worker")
         train([jobs[number] for number, owner in assignment.owner.items() if owner == group.rank], kept)
     except HiNetError as error:
         reporter.failed(str(error))
         if group.size > 1:  # the others may wait for this worker: Ray ends and restarts all of them
             raise HiNetError(str(error)) from None  # errors with more arguments cannot be sent
-
-
-def exchanged_message(job: Job) -> str:
-    """Return a message on the volume that each worker exchanged for a shared job."""
-    return f"{job.name}: {(0 if job.shared is None else job.shared.volume) / GB:.2f} GB exchanged by each worker"
 
 
 class _Reporter(Progress):

@@ -7,7 +7,7 @@ import resource
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from hinet.data import LabelledRows, Traces, split_by_hash
-from hinet.data.lshtc import read_lshtc
+from hinet.data.datasets import read_lshtc, tfidf_counts, tfidf_texts
 from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions, labelled_blocks, taxonomy_check
-from hinet.data.tfidf import tfidf_counts, tfidf_texts
 from hinet.errors import HiNetError
 from hinet.extras import require
 from hinet.metrics import accuracy, hierarchical_f1, level_accuracy
@@ -52,10 +51,6 @@ class Outcome:
     seconds_per_epoch: float
     peak_gb: float
     costs: list[float] = field(default_factory=list)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the outcome as a dict."""
-        return asdict(self)
 
 
 def head_settings(model: str) -> Any:
@@ -127,8 +122,7 @@ def run_model(
     import torch
 
     from hinet.networks import FlattenNetwork, HiNet, SparseBag, Targets, TrainingSettings, predict_traces, train
-    from hinet.networks.features import WIDTH
-    from hinet.networks.models import count_output_parameters
+    from hinet.networks.models import WIDTH, count_output_parameters
     from hinet.progress import SilentProgress, progress_for_terminal
 
     torch.manual_seed(seed)

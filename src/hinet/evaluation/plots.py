@@ -10,8 +10,7 @@ import numpy as np
 
 from hinet.errors import HiNetError
 from hinet.evaluation.comparison import Outcome
-from hinet.evaluation.evaluation import Evaluation
-from hinet.evaluation.set_evaluation import RANKS, SetEvaluation
+from hinet.evaluation.evaluation import RANKS, Evaluation, SetEvaluation
 from hinet.extras import require
 from hinet.metrics.probability import BINS
 from hinet.progress import EpochRecord

@@ -6,12 +6,9 @@ require("torch", "hinet.networks")
 
 import hinet.networks.exporting  # noqa: F401 - registers the sources of an export
 from hinet.encoders.torch_runtime import device_name, is_network
-from hinet.networks.features import DenseFeatures, SparseBag, SparseRows
-from hinet.networks.graph import NeuronGraph
+from hinet.networks.graph import NeuronGraph, Targets, downpour, marginals
 from hinet.networks.heads import HeadSettings, HierarchicalHead, build_head, default, paper
-from hinet.networks.inference import downpour, marginals
-from hinet.networks.models import FlattenNetwork, HiNet, predict_traces
-from hinet.networks.targets import Targets
+from hinet.networks.models import DenseFeatures, FlattenNetwork, HiNet, SparseBag, SparseRows, predict_traces
 from hinet.networks.training import RowAdagrad, TrainingSettings, train
 
 __all__ = [

@@ -15,11 +15,10 @@ from hinet.engine import DeepExpert, Groups
 from hinet.engine.model.experts import Floats
 from hinet.errors import HiNetError
 from hinet.exporting import scoring
-from hinet.exporting.graph import GraphInMaking
-from hinet.exporting.sources import Source, source_of
-from hinet.networks.features import DenseFeatures, SparseBag
+from hinet.exporting.export import Source, source_of
+from hinet.exporting.scoring import GraphInMaking
 from hinet.networks.heads import SiblingHead
-from hinet.networks.models import FlattenNetwork, HiNet, predict_traces
+from hinet.networks.models import DenseFeatures, FlattenNetwork, HiNet, SparseBag, predict_traces
 from hinet.ragged import gather, offsets_of
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sigmoid: "Sigmoid"}

@@ -21,14 +21,21 @@ from torch import nn
 from hinet.data import Traces
 from hinet.encoders.text_encoder import TextEncoder, TokenRows
 from hinet.encoders.torch_runtime import default_device, torch_threads
-from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Best, Checkpoints, Done, check_finite, fingerprint_of
-from hinet.engine.training.jobs import Arrays, Job
+from hinet.engine.training.jobs import (
+    CHECKPOINT_EVERY,
+    Arrays,
+    Best,
+    Checkpoints,
+    Done,
+    Job,
+    check_finite,
+    fingerprint_of,
+)
 from hinet.errors import FileError, HiNetError
 from hinet.memory import GB, require_memory
 from hinet.metrics import accuracy
-from hinet.networks.features import DenseFeatures
-from hinet.networks.models import HiNet, predict_traces
-from hinet.networks.targets import Targets
+from hinet.networks.graph import Targets
+from hinet.networks.models import DenseFeatures, HiNet, predict_traces
 from hinet.networks.training import head_settings
 from hinet.parameters import NONE, PATH, SEED, Rules, real, validate_fields, whole
 from hinet.progress import EpochRecord, Progress, SilentProgress

@@ -23,8 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from hinet.errors import HiNetError
-from hinet.networks.graph import NeuronGraph
-from hinet.networks.targets import TargetBatch, Targets
+from hinet.networks.graph import NeuronGraph, TargetBatch, Targets
 from hinet.parameters import FLAG, INVALID, NONE, Rule, Rules, one_of, real, validate_fields
 from hinet.taxonomy import Layers
 

@@ -1,4 +1,4 @@
-"""A torch network as a predictor: answers by full passes over all options, explanations, saving, further training.
+"""A torch network as a predictor: answers by full passes, explanations, saving, further training.
 
 The fused search does not replace these passes. Its kernels are compiled for weights in 8 bits, in a DAG it leaves out
 probabilities that cannot change an answer, and it cannot run the user's own networks or dense perceptrons.
@@ -7,10 +7,11 @@ probabilities that cannot change an answer, and it cannot run the user's own net
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, TypedDict
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,15 +26,79 @@ from hinet.engine.model.transfer import NEW_OPTION_BIAS, OutputTransfer
 from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, K, Predictor, RowParts
 from hinet.engine.training.relearning import OutputRows, ScoredRows, relearned
 from hinet.errors import HiNetError
-from hinet.networks.features import DenseFeatures, SparseBag, SparseRows, batches, row_batch
-from hinet.networks.heads import SiblingHead
-from hinet.networks.inference import Marginals, best_traces_to, downpour, marginals
-from hinet.networks.models import HiNet, feature_layer
-from hinet.networks.saving import check_network, described_network, restored_network
+from hinet.files import check_plain
+from hinet.files.schema import FINITE, LARGEST, Schema, check_arrays, floats
+from hinet.networks.graph import Marginals, best_traces_to, downpour, marginals
+from hinet.networks.heads import HeadSettings, SiblingHead
+from hinet.networks.models import DenseFeatures, HiNet, SparseBag, SparseRows, batches, feature_layer, row_batch
 from hinet.networks.training import network_for, train_network
 from hinet.progress import EpochRecord, Progress
 from hinet.ragged import positions
 from hinet.taxonomy import Layers
+
+
+class SparseShape(TypedDict):
+    """Arguments of a sparse bag."""
+
+    kind: Literal["sparse"]
+    features: int
+    width: int
+    dropout: float
+    linear_share: float
+
+
+class DenseShape(TypedDict):
+    """Arguments of the perceptron for dense rows."""
+
+    kind: Literal["dense"]
+    features: int
+    widths: list[int]
+    dropout: float
+
+
+class OwnShape(TypedDict):
+    """The user's own module, which must be given again."""
+
+    kind: Literal["own"]
+
+
+class NetworkShape(TypedDict):
+    """Description of a network; ``head`` has the fields of ``HeadSettings``."""
+
+    features: SparseShape | DenseShape | OwnShape
+    width: int
+    head: dict[str, Any]
+
+
+def _check_weights(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
+    """Raise HiNetError unless all weights are finite and those of the features have the described shapes."""
+    schema: Schema = {}
+    if shape["kind"] == "sparse":
+        schema = {"features.weight": floats(shape["features"], shape["width"]), "features.bias": floats(shape["width"])}
+        width = shape["width"]
+    elif shape["kind"] == "dense":
+        schema = _dense_schema(shape, len(arrays))
+        width = [shape["features"], *shape["widths"]][-1]
+    else:
+        width = metadata["width"]
+    check_arrays(arrays, schema, {})
+    read = next((name for name in ("head.weight", "head.from_features.0") if name in arrays), None)
+    if read is None or arrays[read].ndim != 2 or not metadata["width"] == width == arrays[read].shape[1] > 0:
+        raise HiNetError(f"the weights do not fit the network: the head does not read {metadata['width']:,} units")
+    for name, array in arrays.items():
+        if array.dtype.kind == "f":
+            largest = FINITE if shape["kind"] == "own" else LARGEST
+            check_arrays({name: array}, {name: floats(*array.shape, low=-largest, high=largest)}, {})
+
+
+def _dense_schema(shape: Mapping[str, Any], arrays: int) -> Schema:
+    if 2 * len(shape["widths"]) > arrays:
+        raise HiNetError(f"{len(shape['widths']):,} feature layers are described, and there are {arrays:,} arrays")
+    sizes = list(itertools.pairwise([shape["features"], *shape["widths"]]))
+    named = [f"features.layers.{3 * number}" for number in range(len(sizes))]
+    pairs = list(zip(named, sizes, strict=True))
+    weights = {f"{name}.weight": floats(after, before) for name, (before, after) in pairs}
+    return weights | {f"{name}.bias": floats(after) for name, (_, after) in pairs}
 
 
 @dataclass(frozen=True)
@@ -109,13 +174,22 @@ class NetworkPredictor(Predictor):
         """Return what is saved: plain values that describe the network, and its weights."""
         if half:
             raise HiNetError("half precision is for models of the fused engine; save this one in full precision")
-        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in self.model.state_dict().items()}
-        return described_network(self.model), arrays
+        network = self.model
+        features: dict[str, Any] = {"kind": "own"}
+        if isinstance(network.features, (DenseFeatures, SparseBag)):
+            kind = "dense" if isinstance(network.features, DenseFeatures) else "sparse"
+            features = {"kind": kind, **network.features.shape()}
+        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in network.state_dict().items()}
+        return {"features": features, "width": network.head.width, "head": asdict(network.head.settings)}, arrays
 
     @classmethod
     def check_described(cls, metadata: Mapping[str, Any]) -> None:
         """Raise HiNetError unless plain values describe a network."""
-        check_network(metadata)
+        check_plain(metadata, NetworkShape, "model")
+        check_plain(metadata["head"], HeadSettings, "model.head")
+        for name in ("dropout", "linear_share"):
+            if not 0 <= metadata["features"].get(name, 0) <= 1:
+                raise HiNetError(f"model.features.{name} is {metadata['features'][name]}, expected a share from 0 to 1")
 
     @classmethod
     def require_network(cls, metadata: Mapping[str, Any], network: Any) -> None:
@@ -127,8 +201,28 @@ class NetworkPredictor(Predictor):
     def restored(
         cls, layers: Layers, metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], network: Any = None
     ) -> Self:
-        """Return the network of these layers, values and weights, or raise HiNetError."""
-        return cls(restored_network(layers, metadata, arrays, network))
+        """Return the network of these layers, values and weights; ``network`` is the user's own module, if any.
+
+        Raises
+        ------
+        HiNetError
+            If description, weights and taxonomy do not fit together. Nothing is built before the shapes agree.
+        """
+        shape = dict(metadata["features"])
+        _check_weights(arrays, metadata, shape)
+        kind = shape.pop("kind")
+        features = network if kind == "own" else (DenseFeatures if kind == "dense" else SparseBag)(**shape)
+        model = HiNet(features, layers, metadata["width"], HeadSettings(**metadata["head"]))
+        for name, tensor in model.state_dict().items():
+            if name in arrays and f"torch.{arrays[name].dtype}" != str(tensor.dtype):
+                raise HiNetError(
+                    f"the array {name!r} has type {arrays[name].dtype}, the network expects {tensor.dtype}"
+                )
+        try:
+            model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+        except (RuntimeError, TypeError) as error:
+            raise HiNetError(f"the saved weights do not fit the network: {error}") from None
+        return cls(model.eval())
 
     def moved_to(self, layers: Layers, came_from: NDArray[np.int64]) -> Self:
         """Return the same knowledge over other layers; ``came_from`` gives the old node of each new one, or -1."""

@@ -1,12 +1,15 @@
-"""``tune``: the search for parameters that score better than the defaults, under a time budget."""
+"""``tune``: the search for parameters that score better than the defaults, under a time budget, and its results."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +20,27 @@ from hinet.classifier.columns import ColumnKinds, texts_of
 from hinet.classifier.fitting import torch_parameter
 from hinet.classifier.inputs import count_of, kind_of
 from hinet.classifier.label_reading import read_labels
-from hinet.classifier.label_rows import checked_labels, has_sets
-from hinet.classifier.parameters import RULES, SETTINGS
+from hinet.classifier.labels import checked_labels, has_sets
+from hinet.classifier.parameters import RULES, SETTINGS, write_settings
 from hinet.classifier.recognition import recognise
 from hinet.data.text import TextSettings
 from hinet.data.text.text_input import as_arrow
 from hinet.data.text.vocabulary import resolve_auto
 from hinet.encoders import read_vectors
-from hinet.errors import HiNetError, did_you_mean
+from hinet.encoders.meaning import is_auto
+from hinet.errors import HiNetError, counted, did_you_mean
+from hinet.files.atomic import write_text
 from hinet.metrics import SCORES, SET_SCORES
 from hinet.parameters import NONE, SEED, SHARE, real, validate_parameters
 from hinet.progress import Progress, SilentProgress
 from hinet.taxonomy import Taxonomy
-from hinet.tuning.fits import TrialRunner
 from hinet.tuning.schedule import Schedule, stages_of
 from hinet.tuning.space import Problem, Size, Space, parameters_of, settings_of, text_of
 from hinet.tuning.splits import Splits, TuningRows
-from hinet.tuning.trials import Gain, Refusal, Trial, TrialFolder, best_of, candidates_of, gain_of
+from hinet.tuning.trials import Gain, Refusal, Trial, TrialFolder, TrialRunner, best_of, candidates_of, gain_of
 
 MINUTES = real(above=0)
+SETTINGS_FILE, TABLE_FILE = "settings.json", "trials.csv"
 RUN_PARAMETERS = ("columns", "path_sep", "random_state", "keep_examples", "memory_limit", "validation_fraction")
 SET_NAMES = {"micro_f1": "set_f1", "macro_f1": "set_f1_macro"}  # names of the parameter `objective` -> scorers
 LABEL_NAMES = {"micro_f1": "label_f1", "macro_f1": "label_f1_macro"}
@@ -131,6 +136,7 @@ def tune(
         If rows, labels or arguments are invalid, or ``folder`` has another search.
     """
     seconds = 60 * MINUTES.validate("minutes", minutes)
+    TrialFolder(Path(folder)).check(resume=resume)
     search = _Search.of(classifier, TuningRows.of(X, y), valid, valid_share, metric, seed)
     trials = TrialFolder(Path(folder), search.identity())
     finished, refused = search.run(trials, seconds, progress or SilentProgress(), resume=resume)
@@ -171,7 +177,7 @@ class _Search:
         codec, _ = read_labels(checked_labels(rows.labels, count_of(rows.rows)), taxonomy, classifier.path_sep)
         given = _given_parameters(classifier)
         shared = {**given, "taxonomy": taxonomy}
-        if "vectors" in given:
+        if "vectors" in given and not is_auto(given["vectors"]):
             shared["vectors"] = read_vectors(given["vectors"])  # once for all trials
         runner = TrialRunner(splits, shared, metric, seed)
         labels = int(codec.layers.ends.sum())
@@ -325,3 +331,72 @@ def _stable_repr(value: Any) -> str:
 def _digest(taxonomy: Taxonomy) -> str:
     nodes = [(node, title, taxonomy.parents(node)) for node, title in zip(taxonomy.ids, taxonomy.titles, strict=True)]
     return hashlib.blake2b(repr(nodes).encode(), digest_size=16).hexdigest()
+
+
+def write_results(tuning: Tuning, folder: str | Path) -> None:
+    """Write the best settings and the table of trials to a folder."""
+    best = tuning.best
+    summary = {
+        "metric": tuning.metric,
+        "score": round(best.score, 5),
+        "default_score": round(best.default_score, 5),
+        "error_of_gain": round(best.error, 5),
+        "splits": best.splits,
+        "trials": len(tuning.trials),
+        "seconds": round(tuning.seconds, 1),
+    }
+    write_settings(Path(folder) / SETTINGS_FILE, tuning.settings, summary)
+    write_text(Path(folder) / TABLE_FILE, table_of(tuning))
+
+
+def gains(tuning: Tuning) -> Iterator[tuple[Trial, float | None]]:
+    """Yield trials with their gain over the defaults on the same rows; None if these were not tried there."""
+    defaults = {(trial.share, trial.split): trial.score for trial in tuning.trials if not trial.changes}
+    for trial in tuning.trials:
+        score = defaults.get((trial.share, trial.split))
+        yield trial, None if score is None else trial.score - score
+
+
+def table_of(tuning: Tuning) -> str:
+    """Return all trials as CSV, one row per trial and one column per parameter, empty for its default."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    names = [*tuning.space.values]
+    columns = ["trial", "settings", "share", "split", "rows", tuning.metric, "gain", "seconds", "total_seconds"]
+    writer.writerow([*columns, *names])
+    totals = accumulate(trial.seconds for trial in tuning.trials)
+    for (trial, gain), total in zip(gains(tuning), totals, strict=True):
+        writer.writerow(
+            [
+                trial.number,
+                text_of(trial.changes),
+                f"{trial.share:.4g}",
+                trial.split + 1,
+                trial.rows,
+                f"{trial.score:.5f}",
+                "" if gain is None else f"{gain:+.5f}",
+                f"{trial.seconds:.2f}",
+                f"{total:.2f}",
+                *(_cell(trial.changes, name) for name in names),
+            ]
+        )
+    return stream.getvalue()
+
+
+def _cell(changes: dict[str, Any], name: str) -> str:
+    return text_of({name: changes[name]}).partition("=")[2] if name in changes else ""
+
+
+def plot_trials(tuning: Tuning, path: str | Path) -> None:
+    """Plot the gain of all trials against the seconds of the search; needs matplotlib."""
+    from hinet.evaluation.plots import plot_search
+
+    totals = accumulate(trial.seconds for trial in tuning.trials)
+    points = [
+        (total, trial.share, 100 * gain, text_of(trial.changes))
+        for (trial, gain), total in zip(gains(tuning), totals, strict=True)
+        if gain is not None and trial.changes
+    ]
+    best = tuning.best
+    title = f"{tuning.metric} of {counted(len(tuning.trials), 'trial')}"
+    plot_search(points, (text_of(best.changes), 100 * best.value, 100 * best.error), path, title)

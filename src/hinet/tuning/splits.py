@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from hinet.classifier.inputs import check_container, kind_of
+from hinet.data.datasets import holdout_mask
 from hinet.data.frames import as_table, is_frame
 from hinet.data.matrices import is_sparse
-from hinet.data.rows import holdout_mask
 from hinet.data.text.text_input import as_arrow
 from hinet.errors import HiNetError
 from hinet.ragged import Ints
