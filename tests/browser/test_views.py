@@ -157,7 +157,7 @@ def test_review_by_keyboard(service: str, open_page: Open) -> None:
         page.keyboard.press("Enter")
     assert corrected.value.request.post_data_json["nodes"] == ["hammers"]
     expect(page.get_by_text("1 of 1 to review, 3 done")).to_be_visible()
-    expect(text).to_have_text("cheese bread")  # the surest
+    expect(text).to_have_text(re.compile("bread"))  # the surest
     page.keyboard.press("2")
     expect(page.locator(".headline .eyebrow")).to_have_text("Trace 2")
     page.keyboard.press("s")

@@ -10,6 +10,7 @@ import pytest
 from hinet.cli import app
 from hinet.evaluation import comparison
 from tests.cli.conftest import run_hinet as hinet
+from tests.cli.conftest import run_inside
 
 WORDS = {"tv": "screen", "radio": "sound", "rye": "dark", "milk": "white"}
 
@@ -24,20 +25,35 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_example_of_the_help_runs_and_saves_what_it_prints(folder: Path) -> None:
-    example = "compare products.csv --taxonomy categories.csv --text title --label category"
-    assert example in " ".join(hinet("compare", "--help", cwd=folder).stdout.split())
-    done = hinet(*example.split(), "--epochs", 30, "--width", 16, "--threads", 1, cwd=folder, new_process=True)
+EXAMPLE = "compare products.csv --taxonomy categories.csv --text title --label category"
+
+
+def test_the_example_of_the_help_runs(folder: Path) -> None:
+    assert EXAMPLE in " ".join(hinet("compare", "--help", cwd=folder).stdout.split())
+    few = ["--epochs", 2, "--width", 16, "--threads", 1, "--models", "default"]
+    done = hinet(*EXAMPLE.split(), *few, cwd=folder, new_process=True)
     assert done.returncode == 0, done.stderr
+    (outcome,) = json.loads((folder / "compare.json").read_text())["outcomes"]
+    assert 0 < outcome["peak_gb"] < 4
+    assert "│ default " in done.stdout
+    assert (folder / "compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_printed_of_all_models_is_saved(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(comparison, "_run_in_process", lambda threads, *given: comparison.run_model(*given))
+    assert run_inside(*EXAMPLE.split(), "--epochs", 30, "--width", 16) == 0
+    printed = capsys.readouterr().out
     saved = json.loads((folder / "compare.json").read_text())
     assert list(saved["summary"]) == ["flatten", "paper", "default"]
     assert saved["train_rows"] + saved["test_rows"] == 48
     by_model = {outcome["model"]: outcome for outcome in saved["outcomes"]}
     assert by_model["default"]["accuracy"] == by_model["flatten"]["accuracy"] == 1.0
-    assert all(0 < outcome["peak_gb"] < 4 for outcome in saved["outcomes"])
-    row = next(line for line in done.stdout.splitlines() if line.startswith("│ paper "))
+    row = next(line for line in printed.splitlines() if line.startswith("│ paper "))
     assert f"{100 * by_model['paper']['accuracy']:.1f}" == row.split("│")[2].strip()
-    assert (folder / "compare.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_folders_of_lshtc_files_and_paths_as_labels_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,12 @@ def broken(file: int) -> None:
     raise OSError(28, "No space left on device")
 
 
+def test_characters_that_a_terminal_hides_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    keep(("\u202eabc\u200b\x9b31m é", "rye"))
+    assert run_inside("feedback", "list", "feedback.db") == 0
+    assert capsys.readouterr().out.endswith('{"title": "\\u202eabc\\u200b\\x9b31m é", "category": "rye"}\n')
+
+
 def test_feedback_is_listed_and_deleted(capsys: pytest.CaptureFixture[str]) -> None:
     keep(("a", "rye"), ("b\tc", "milk"))
     keep(("d", "tv"), model="other")

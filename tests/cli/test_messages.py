@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,18 +35,23 @@ ONLY_IN_PYTHON = {
 OF_SHELL = {option for command in COMMANDS.values() for parameter in command.params for option in parameter.opts}
 
 
-def messages() -> Iterator[str]:
-    """Yield all texts in the library but docstrings; {} is what is formatted."""
+@cache
+def messages() -> tuple[str, ...]:
+    """Return all texts in the library but docstrings; {} is what is formatted."""
+    return tuple(_messages())
+
+
+def _messages() -> Iterator[str]:
     for path in PACKAGE.rglob("*.py"):
         if path.relative_to(PACKAGE).as_posix().startswith(NOT_OF_THE_LIBRARY):
             continue
         tree = ast.parse(path.read_text())
-        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        within = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        other = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        other |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
         for node in ast.walk(tree):
             if isinstance(node, ast.JoinedStr):
                 yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)  # type: ignore[misc]
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings | within:
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in other:
                 yield node.value
 
 

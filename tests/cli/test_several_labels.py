@@ -71,6 +71,23 @@ def test_refusals(folder: Path, options: list[str], message: str, capsys: pytest
     assert not (folder / "no.csv").exists()
 
 
+def test_nothing_is_written_before_the_first_answer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("predict", folder / "model", folder / "rows.csv", "--label-sep", "r", "--top", "9") == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_the_metrics_of_sets_come_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("evaluate", folder / "model", folder / "rows.csv") == 0
+    out = capsys.readouterr().out
+    names = [
+        "hierarchical F1 of sets",
+        "exact match",
+        "accuracy of the first label",
+        "hierarchical F1 of the first label",
+    ]
+    assert sorted(names, key=out.index) == names
+
+
 def test_sets_are_evaluated_and_explained(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("evaluate", folder / "model", folder / "rows.csv", "--json") == 0
     figures = json.loads(capsys.readouterr().out)["sets"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from pathlib import Path
 from subprocess import PIPE
 
@@ -15,9 +14,9 @@ import pytest
 from hinet import HiNetClassifier, HiNetError, load
 from hinet.classifier import row_source
 from hinet.data.spill import is_spill
-from hinet.data.tables.formats import estimate_rows
+from hinet.data.tables.blocks import estimate_rows
 from tests.cli.conftest import CATEGORIES, HINET, files_of, products, run_hinet, run_inside, write_products
-from tests.processes import started
+from tests.processes import started, wait_until
 
 COLUMNS = ["--text", "title", "--label", "category", "--stream"]
 
@@ -93,10 +92,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(shards: Path) -> None:
     assert run_inside(*command, "--out", "usual") == 0
     checkpoints = shards / "killed.checkpoint"
     with started([HINET, *command, "--out", "killed"], cwd=shards, stderr=PIPE) as process:
-        for _ in range(6_000):
-            if (checkpoints / "deep-1.safetensors").exists() or process.poll() is not None:
-                break
-            time.sleep(0.01)
+        wait_until(lambda: (checkpoints / "deep-1.safetensors").exists() or process.poll() is not None)
         process.send_signal(signal.SIGKILL)
         process.wait()
     if not (shards / "killed").exists():

@@ -1,14 +1,11 @@
-"""``hinet train``: labels of every kind, validation, and runs that are broken off."""
+"""``hinet train``: labels of every kind, validation, and interrupted runs."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
-import shutil
 import signal
-import time
 from pathlib import Path
 from subprocess import PIPE
 
@@ -17,11 +14,11 @@ import pytest
 
 from hinet import HiNetClassifier, load
 from hinet.cli import main
-from hinet.data.rows import holdout_mask
+from hinet.data.datasets import holdout_mask
 from hinet.data.text import TextFeatures
 from hinet.files import read_arrays
 from tests.cli.conftest import HINET, TRAIN_EXAMPLE, files_of, products, run_hinet, run_inside
-from tests.processes import started
+from tests.processes import killed_before, started, wait_until
 
 COLUMNS = ["--text", "title", "--label", "category"]
 
@@ -244,36 +241,19 @@ def test_runs_that_are_killed_lose_no_finished_checkpoint_and_go_on_to_the_same_
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(shop)
-    assert run_inside("train", "products.csv", *LONG, "--out", "whole", "-q") == 0
-    moments, kills, most = random.Random(0), 0, 0
+    command = ["train", "products.csv", *LONG, "--epochs", "30", "--out"]
+    assert run_inside(*command, "whole", "-q") == 0
     kept: dict[str, int] = {}
-    while kills < 10 or (most <= 10 and kills < 200):  # later kills come later, so that a slow machine gets on too
-        child = os.fork()
-        if child == 0:
-            try:
-                main(["train", "products.csv", *LONG, "--out", "killed", "-q", "--resume"])
-            finally:
-                os._exit(0)
-        time.sleep(moments.uniform(0.02, 0.2 + 0.05 * max(0, kills - 5)))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        if Path("killed", "manifest.json").exists():  # it was done before, and may have removed checkpoints
-            assert files_of(Path("killed")) == files_of(Path("whole"))
-            shutil.rmtree("killed")
-            kept = {}
-            continue
-        kills += 1
+    for step in (1, 2, 3, 4, 5, 9, 14, 20, 31):
+        assert killed_before(step, lambda: main([*command, "killed", "-q", "--resume"]))
         found = epochs_kept(Path("killed.checkpoint"))
         assert all(found[name] >= epochs for name, epochs in kept.items())
         kept = found
-        most = max([most, *kept.values()])
-    assert most > 10
-    if not Path("killed.checkpoint").exists():
-        Path("killed.checkpoint").mkdir()
-    refused = run_hinet("train", "products.csv", *LONG, "--out", "killed", cwd=shop)
+    assert max(kept.values()) > 10
+    refused = run_hinet(*command, "killed", cwd=shop)
     assert refused.returncode == 2
     assert "killed.checkpoint: has checkpoints of an interrupted run; add --resume to continue it" in refused.stderr
-    assert run_inside("train", "products.csv", *LONG, "--out", "killed", "-q", "--resume") == 0
+    assert run_inside(*command, "killed", "-q", "--resume") == 0
     assert files_of(Path("killed")) == files_of(Path("whole"))
     assert not Path("killed.checkpoint").exists()
     history = [
@@ -317,9 +297,7 @@ def test_control_c_leaves_no_half_of_a_table(shop: Path) -> None:
         assert run.stdin is not None
         run.stdin.write(lines * 200)  # more than a block: the table has been begun
         run.stdin.flush()
-        deadline = time.monotonic() + 60
-        while not list(shop.glob(".out.tsv.*")) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: list(shop.glob(".out.tsv.*")))
         run.send_signal(signal.SIGINT)
         said = run.stderr.read() if run.stderr else ""
     assert run.returncode == 130

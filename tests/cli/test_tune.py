@@ -82,7 +82,7 @@ def test_control_c_before_a_trial_ended_names_no_folder(
         raise KeyboardInterrupt
 
     monkeypatch.chdir(shop)
-    monkeypatch.setattr("hinet.tuning.fits.TrialRunner.run", interrupted)
+    monkeypatch.setattr("hinet.tuning.trials.TrialRunner.run", interrupted)
     run_inside(*TUNE, "--results", "found", "-q")
     assert "interrupted before a trial ended: none is kept\n" in capsys.readouterr().err
     assert not (shop / "found").exists()

@@ -90,7 +90,7 @@ def test_more_rows_alone(shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert capsys.readouterr().out == "new nodes: food > cheese\n"
     main_ok("inspect", "named")
     lines = capsys.readouterr().out.splitlines()
-    assert "  trained on  90 rows with 4 labels" in lines
+    assert "  trained on  90 rows and 2 titles with 4 labels" in lines
     assert "  updated     once, with 96 rows of 5 labels" in lines
     main_ok("update", "named", *later)
     assert capsys.readouterr().out == ""

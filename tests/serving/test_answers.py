@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from hinet import HiNetClassifier, Layers, Taxonomy
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.loaded import LoadedModel
-from hinet.serving.answers import Answerer, Question, TextSpans
+from hinet.serving.answers import Answerer, Question, RowError, TextSpans, read_rows
 from hinet.serving.models import EXAMPLES, ServedModel
 from hinet.serving.nodes import Nodes
-from hinet.serving.rows import RowError, read_rows
 from hinet.serving.settings import Settings
 from tests.serving.conftest import serving
 

@@ -16,7 +16,7 @@ from hinet.classifier.loaded import LoadedModel
 from hinet.data.tables import Columns
 from hinet.errors import FileError
 from hinet.serving import schemas
-from hinet.serving.rows import training_row
+from hinet.serving.answers import training_row
 from hinet.serving.settings import Settings
 from hinet.serving.store import Doubt, Feedback, Store
 from tests.serving.conftest import Service, serving
@@ -104,6 +104,7 @@ def test_ids_that_are_not_there_delete_nothing(store: Store) -> None:
         ({"text": "a", "verdict": "correct", "nodes": ["rye", "milk"]}, "nodes"),
         ({"text": "", "verdict": "accept", "nodes": ["rye"]}, "text"),
         ({"text": " \n", "verdict": "accept", "nodes": ["rye"]}, "text"),
+        ({"text": "\u200b\ufeff \u2060", "verdict": "accept", "nodes": ["rye"]}, "text"),
         ({"text": "a\0b", "verdict": "accept", "nodes": ["rye"]}, "text"),
         ({"row": {"title": " "}, "verdict": "accept", "nodes": ["rye"]}, "row"),
         ({"row": {"title": None}, "verdict": "accept", "nodes": ["rye"]}, "row"),

@@ -10,8 +10,8 @@ import pytest
 
 from hinet.errors import HiNetError
 from hinet.serving.app import create_app
+from hinet.serving.gate import Hosts
 from hinet.serving.problems import ProblemError
-from hinet.serving.security import Hosts
 from hinet.serving.settings import Settings
 from tests.serving.conftest import Service, serving
 

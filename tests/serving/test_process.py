@@ -52,6 +52,23 @@ def test_running_requests_are_finished_at_shutdown(shop: Path) -> None:
         assert service.process.wait(SECONDS) == 0
 
 
+def test_uploads_that_outlast_the_grace_period_end_without_a_traceback(shop: Path, tmp_path: Path) -> None:
+    head = (
+        b"POST /v1/classify/file HTTP/1.1\r\nhost: [::1]\r\ncontent-type: text/csv\r\ncontent-length: 9999999\r\n\r\n"
+    )
+    with running({"shop": shop}, {"TMPDIR": str(tmp_path)}, grace=1) as service:
+        with socket.create_connection(("127.0.0.1", service.port), timeout=SECONDS) as connection:
+            connection.sendall(head + b"title\n" + b"dark bread\n" * 100_000)
+            assert service.request("GET", "/health")[0] == 200  # after the headers of the other request
+            service.process.send_signal(signal.SIGTERM)
+            assert received(connection).startswith(b"HTTP/1.1 503")
+        assert service.process.wait(SECONDS) == 0
+        assert service.process.stderr is not None
+        log = service.process.stderr.read()
+    assert "Traceback" not in log
+    assert not list(tmp_path.glob("hinet-*"))
+
+
 def test_a_table_is_dropped_when_the_client_does_not_read(shop: Path, tmp_path: Path) -> None:
     table = b"title\n" + b"dark bread and more words\n" * 50_000
     head = b"POST /v1/classify/file?top=6&titles=true&levels=true HTTP/1.1\r\nhost: [::1]\r\ncontent-type: text/csv\r\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,7 +84,7 @@ def _save(data: ComparisonData, outcomes: list[Outcome], out: Path, plot: Path) 
         "test_rows": len(data.test),
         "features": data.train_rows.shape[1],
         "summary": summarise_outcomes(outcomes),
-        "outcomes": [outcome.as_dict() for outcome in outcomes],
+        "outcomes": [asdict(outcome) for outcome in outcomes],
     }
     write_text(out, json.dumps(results, indent=2) + "\n")
     plot_comparison(outcomes, data.name, plot)

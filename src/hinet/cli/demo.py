@@ -16,17 +16,22 @@ if TYPE_CHECKING:
 
     from hinet import HiNetClassifier
     from hinet.classifier import Trace
-    from hinet.data.icd10cm import Icd10cm
+    from hinet.data.datasets import Icd10cm
     from hinet.encoders.token_vectors import TokenVectors
 
 PHRASES = (
-    "typhoid fever with pneumonia",
-    "type 2 diabetes with kidney damage",
+    "heart attack",
     "broken left wrist after a fall",
-    "burn of the right hand from hot water",
     "baby born too early",
     "bitten by a dog",
+    "burnt my hand with hot water",
+    "can't sleep at night",
+    "high blood pressure",
+    "stomach ulcer that bleeds",
+    "lost hearing in the right ear",
+    "allergic to peanuts",
 )
+UNSURE = 0.5  # an answer with a lower probability is more likely wrong than right
 _MAX_TITLE = 44  # characters
 
 
@@ -35,10 +40,13 @@ def demo(
     run: RunOptions,
     out: Annotated[Path | None, option("Folder for the trained model (default: not saved).", "--out", "--save")] = None,
     vectors: Annotated[
-        bool, option("Use word vectors distilled from all-MiniLM-L6-v2, for words that no row has.", "--vectors")
+        bool,
+        option("Use vectors distilled from all-MiniLM-L6-v2 instead of those of the extra 'meaning'.", "--vectors"),
     ] = False,
 ) -> None:
-    """Train on the built-in ICD-10-CM data set, evaluate on test rows, and classify some phrases.
+    """Train on the built-in ICD-10-CM data set, evaluate on test rows, and classify some everyday phrases.
+
+    Words that no training row has are understood if the extra 'meaning' is installed.
 
     Example: hinet demo --out icd_model
     """
@@ -53,7 +61,7 @@ def demo(
 
     if out is not None:
         check_target(out)
-    source = _distilled(run) if vectors else None
+    source = _distilled(run) if vectors else "auto"
     compile_for_training()
     console = Console(highlight=False)
     with console.status("reading ICD-10-CM"):
@@ -97,7 +105,7 @@ def _evaluation_table(classifier: HiNetClassifier, icd: Icd10cm, seconds: float)
     """Return the metrics of the classifier on test rows as a table."""
     import numpy as np
 
-    from hinet.cli.evaluate import evaluation_table
+    from hinet.cli.evaluate import evaluation_figures, figures_table
     from hinet.evaluation.evaluation import Evaluation
 
     start = time.perf_counter()
@@ -105,16 +113,17 @@ def _evaluation_table(classifier: HiNetClassifier, icd: Icd10cm, seconds: float)
     speed = len(icd.test) / (time.perf_counter() - start)
     right = np.array(found.traces.decode()) == np.array(icd.test.labels)
     evaluation = Evaluation(icd.taxonomy, [(label,) for label in icd.test.labels], found, right)
-    table = evaluation_table(evaluation, classifier.fitted_.predictor.outputs, speed)
-    table.add_row("training, features and calibration included", f"{seconds:.1f} s")
-    return table
+    figures = evaluation_figures(evaluation, classifier.fitted_.predictor.outputs, speed)
+    figures["training, features and calibration included"] = f"{seconds:.1f} s"
+    return figures_table(figures, len(evaluation))
 
 
 def _trace_text(phrase: str, trace: Trace, taxonomy: Any) -> Text:
     """Return a trace as lines, each step with its probability, coloured from green to red."""
     from rich.text import Text
 
-    lines = Text(f"\n{phrase}\n", style="bold")
+    lines = Text(f"\n{phrase}", style="bold")
+    lines.append("  unsure\n" if trace.probability < UNSURE else "\n", style="yellow")
     for depth, (step, probability) in enumerate(zip(trace.steps, trace.probabilities, strict=True)):
         title = taxonomy.titles[taxonomy.position(step)]
         title = title if len(title) <= _MAX_TITLE else title[: _MAX_TITLE - 1] + "…"

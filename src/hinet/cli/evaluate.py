@@ -28,11 +28,11 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.classifier.loaded import LoadedModel
     from hinet.data.tables import LabelledBlock
     from hinet.engine import Found
-    from hinet.evaluation.evaluation import Evaluation
+    from hinet.evaluation.evaluation import Evaluation, SetEvaluation
     from hinet.evaluation.risk import AnswerCounts
-    from hinet.evaluation.set_evaluation import SetEvaluation
 
 MIN_SCORE = 1e-4  # minimum probability of nodes for AU(PRC)
+_OF_LABELS = ("accuracy", "hierarchical F1", "accuracy by level")  # metrics that sets have too
 _OUTPUT = "evaluation"  # prefix of the default of --rejects
 
 
@@ -139,7 +139,7 @@ def _evaluate_block(loaded: LoadedModel, block: LabelledBlock) -> _BlockResult:
 
 def _ranked(loaded: LoadedModel, rows: Any) -> list[list[str]]:
     """Return the most probable labels of every row, best first."""
-    from hinet.evaluation.set_evaluation import RANKS
+    from hinet.evaluation.evaluation import RANKS
 
     traces = loaded.fitted.predictor.top_labels(rows, max(RANKS)).found.traces
     return _names_of(loaded, traces.end_nodes, traces.row_offsets)
@@ -173,7 +173,7 @@ def _combine_sets(loaded: LoadedModel, evaluation: Evaluation, parts: list[_Bloc
     """Return the evaluation of label sets, if rows have several labels; a single-label model predicts the best one."""
     import scipy.sparse as sp
 
-    from hinet.evaluation.set_evaluation import SetEvaluation
+    from hinet.evaluation.evaluation import SetEvaluation
 
     if any(part.ranked is None for part in parts):
         return None
@@ -208,59 +208,61 @@ def _print(
         return
     from rich.console import Console
 
-    table = evaluation_table(evaluation, loaded.fitted.predictor.outputs, speed)
+    figures = evaluation_figures(evaluation, loaded.fitted.predictor.outputs, speed)
     if counts is not None:
-        table.add_row("at --min-confidence calibrated", str(counts))
-    for name, value in [] if sets is None else set_figures(sets):
-        table.add_row(name, value)
-    Console(highlight=False).print(table)
+        figures["at --min-confidence calibrated"] = str(counts)
+    if sets is not None:
+        first = {f"{name} of the first label" if name in _OF_LABELS else name: figures[name] for name in figures}
+        figures = set_figures(sets) | first
+    Console(highlight=False).print(figures_table(figures, len(evaluation)))
     if bound is not None:
         typer.echo(f"--min-confidence calibrated: {bound}")
 
 
-def evaluation_table(evaluation: Evaluation, outputs: int, speed: float) -> Table:
-    """Return the metrics as a table."""
+def figures_table(figures: dict[str, str], rows: int) -> Table:
+    """Return metrics of rows as a table."""
     from rich.table import Table
 
-    report = evaluation.report
-    table = Table(title=counted(len(evaluation), "row"), title_justify="left", show_header=False)
-    figures = [
-        ("accuracy", f"{100 * evaluation.accuracy:.1f}%"),
-        ("hierarchical F1", f"{100 * report.hierarchical_f1:.1f}%"),
-        ("hierarchical precision, recall", _percent((report.hierarchical_precision, report.hierarchical_recall))),
-        ("accuracy by level", _percent(report.level_accuracy)),
-        ("mean distance to the true label, in edges", f"{report.tree_distance:.2f}"),
-        ("calibration error", f"{evaluation.calibration_error:.3f}"),
-        ("coverage with at most 5% wrong", f"{100 * evaluation.coverage_at(0.05):.1f}%"),
-        ("speed of predictions, from text", f"{speed:,.0f} rows per second"),
-    ]
-    touched = evaluation.found.touched.mean() / max(outputs, 1)
-    figures.append(("output neurons computed per row", f"{100 * touched:.2f}%"))
-    for name, value in figures:
+    table = Table(title=counted(rows, "row"), title_justify="left", show_header=False)
+    for name, value in figures.items():
         table.add_row(name, value)
     return table
 
 
-def set_figures(sets: SetEvaluation) -> list[tuple[str, str]]:
+def evaluation_figures(evaluation: Evaluation, outputs: int, speed: float) -> dict[str, str]:
+    """Return the metrics of the most probable label, as text."""
+    report = evaluation.report
+    return {
+        "accuracy": f"{100 * evaluation.accuracy:.1f}%",
+        "hierarchical F1": f"{100 * report.hierarchical_f1:.1f}%",
+        "hierarchical precision, recall": _percent((report.hierarchical_precision, report.hierarchical_recall)),
+        "accuracy by level": _percent(report.level_accuracy),
+        "mean distance to the true label, in edges": f"{report.tree_distance:.2f}",
+        "calibration error": f"{evaluation.calibration_error:.3f}",
+        "coverage with at most 5% wrong": f"{100 * evaluation.coverage_at(0.05):.1f}%",
+        "speed of predictions, from text": f"{speed:,.0f} rows per second",
+        "output neurons computed per row": f"{100 * evaluation.found.touched.mean() / max(outputs, 1):.2f}%",
+    }
+
+
+def set_figures(sets: SetEvaluation) -> dict[str, str]:
     """Return the metrics of label sets and of ranked labels, as text."""
-    from hinet.evaluation.set_evaluation import RANKS
+    from hinet.evaluation.evaluation import RANKS
 
     report, ranking = sets.report, sets.ranking
     true, predicted = sets.labels_per_row
-    figures = [
-        ("labels per row, true and predicted", f"{true:.2f}  {predicted:.2f}"),
-        ("F1 of sets: pairs, labels, rows", _percent((report.set_f1, report.set_f1_macro, report.set_f1_samples))),
-        ("hierarchical F1 of sets", f"{100 * report.hierarchical_set_f1:.1f}%"),
-        ("exact match", f"{100 * report.exact_match:.1f}%"),
-    ]
+    figures = {
+        "labels per row, true and predicted": f"{true:.2f}  {predicted:.2f}",
+        "F1 of sets: pairs, labels, rows": _percent((report.set_f1, report.set_f1_macro, report.set_f1_samples)),
+        "hierarchical F1 of sets": f"{100 * report.hierarchical_set_f1:.1f}%",
+        "exact match": f"{100 * report.exact_match:.1f}%",
+    }
     if ranking is not None:
         ranks = ", ".join(map(str, RANKS))
-        figures += [
-            (f"precision at {ranks}", _percent(map(ranking.precision, RANKS))),
-            (f"nDCG at {ranks}", _percent(map(ranking.ndcg, RANKS))),
-        ]
+        figures[f"precision at {ranks}"] = _percent(map(ranking.precision, RANKS))
+        figures[f"nDCG at {ranks}"] = _percent(map(ranking.ndcg, RANKS))
     if sets.curve is not None:
-        figures.append(("AU(PRC) of all nodes", f"{sets.curve.area:.3f}"))
+        figures["AU(PRC) of all nodes"] = f"{sets.curve.area:.3f}"
     return figures
 
 

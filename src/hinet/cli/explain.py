@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from rich.text import Text
 
     from hinet.classifier.explanation import Explanation, Step
-    from hinet.classifier.label_rows import TextStyle
+    from hinet.classifier.labels import TextStyle
     from hinet.taxonomy import Taxonomy
 
 _TEXT = "The text to explain; - for standard input. For a model of several columns, a row as a JSON object."
@@ -40,7 +40,7 @@ def explain(
     features.
     """
     from hinet.classifier.loaded import load_model
-    from hinet.files.text import decoding_error, read_text
+    from hinet.files.streams import decoding_error, read_text
 
     loaded = load_model(model, run.threads, encoder=encoder)
     text = read_text("-").strip() if text == "-" else text
@@ -62,7 +62,8 @@ def _as_dict(explanation: Explanation, style: TextStyle) -> dict[str, Any]:
 
     steps = [{**vars(step), "reasons": [reason._asdict() for reason in step.reasons]} for step in explanation.steps]
     trace = explanation.trace._asdict() | {"label": label_text(explanation.trace.label, style)}
-    return {"trace": trace, "steps": steps, "unknown_words": list(explanation.unknown_words)}
+    nearest = [each.to_dict() for each in explanation.nearest]
+    return {"trace": trace, "steps": steps, "unknown_words": list(explanation.unknown_words), "nearest": nearest}
 
 
 def _explanation_text(text: str, explanation: Explanation, taxonomy: Taxonomy) -> Text:
@@ -76,6 +77,8 @@ def _explanation_text(text: str, explanation: Explanation, taxonomy: Taxonomy) -
     lines.append(f"{steps}  {explanation.trace.probability:.3f}\n\n", style="cyan")
     if explanation.unknown_words:
         lines.append(f"unknown words: {', '.join(explanation.unknown_words)}\n\n", style="yellow")
+    if explanation.nearest:
+        lines.append("\n".join(explanation.nearest_lines()) + "\n\n", style="dim")
     if not any(step.reasons for step in explanation.steps):
         lines.append("the text has no known feature: the trace is the most frequent in training\n\n", style="yellow")
     for step in explanation.steps:

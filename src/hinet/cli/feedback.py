@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hinet.cli.options import AsJson, RunOptions, option, quiet_option
-from hinet.errors import HiNetError, counted, did_you_mean, quoted
+from hinet.errors import HiNetError, counted, did_you_mean, printable, quoted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.choices import TableFormat
@@ -109,7 +109,8 @@ def list_(
     for entry in entries:
         state = "new" if entry.exported is None else "exported"
         row = json.dumps(entry.row, ensure_ascii=False)
-        typer.echo(f"id {entry.id}  {entry.received}  {entry.model}  {entry.verdict}  {state}  {row}")
+        line = f"id {entry.id}  {entry.received}  {entry.model}  {entry.verdict}  {state}  {row}"
+        typer.echo(printable(line))
 
 
 @app.command()

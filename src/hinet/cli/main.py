@@ -24,7 +24,7 @@ from hinet.errors import HiNetError
 USAGE_ERROR = 2  # exit code, also for a wrong option
 PANELS = {
     "Train and use a model": {
-        "train": "Train a classifier on labelled texts and save it to a folder.",
+        "train": "Train a classifier on labelled texts, or on a taxonomy alone, and save it to a folder.",
         "tune": "Search for settings that score better than the defaults, on rows that are held out.",
         "predict": "Predict the labels of rows, in their order and format, in constant memory.",
         "evaluate": "Evaluate a model on labelled rows: accuracy, hierarchical F1, calibration, coverage.",
@@ -39,7 +39,7 @@ PANELS = {
         "feedback": "Use the feedback that 'hinet serve' keeps.",
     },
     "Try and compare": {
-        "demo": "Train on the built-in ICD-10-CM data set, evaluate on test rows, and classify some phrases.",
+        "demo": "Train on the built-in ICD-10-CM data set, evaluate on test rows, and classify some everyday phrases.",
         "compare": "Train flat and hierarchical networks with the same features and budget; needs the extra 'torch'.",
     },
     "Hierarchies": {"taxonomy": "Check, show and convert hierarchies."},

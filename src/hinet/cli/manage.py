@@ -117,7 +117,7 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
 
         lines.append(f"  sets        {SetRule.restored(rule)}")
     if (trust := manifest.get("trust")) is not None:
-        from hinet.engine.model.trust import Trust
+        from hinet.engine.model.fused import Trust
 
         lines.append(f"  trust       {Trust.restored(trust)}")
     return [*lines, *_calibration_lines(manifest["calibration"])]

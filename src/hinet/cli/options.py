@@ -105,6 +105,11 @@ class RunOptions:
     threads: Annotated[int | None, option("Number of threads (default: one per core).", min=1)] = None
     quiet: Annotated[bool, option("Print only results and errors.", "--quiet", "-q")] = False
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of a classifier that these options give."""
+        return {"random_state": self.seed, "n_jobs": self.threads, "verbose": not self.quiet}
+
     def message(self, text: str) -> None:
         """Print a message to standard error, unless the command is quiet."""
         if not self.quiet:

@@ -36,11 +36,13 @@ from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier
-    from hinet.cli.training_rows import TrainingData
+    from hinet.cli.training_rows import TaxonomyAlone, TrainingData, TrainingStream
     from hinet.cluster import Cluster
 
 _SETTINGS = "Settings file, such as that of 'hinet tune'; options on the command line override it."
 TAXONOMY = "File of the hierarchy, see 'hinet taxonomy check' (default: labels are paths such as A > B > C)."
+_ROWS = f"{FILES} Without any, train on the titles of --taxonomy alone."
+_INNER = "Without rows: inner nodes are labels too (default: only leaves)."
 _SPLIT = (
     "With --cluster: give workers whole experts (jobs), which changes no result, or shares of the rows (rows); auto "
     "uses rows only if jobs would leave workers idle (default: auto)."
@@ -61,7 +63,6 @@ _OPTION_OF = {
 @column_options
 def train(
     context: typer.Context,
-    data: Annotated[list[str], typer.Argument(help=FILES, show_default=False)],
     rows: RowOptions,
     column_options: ColumnOptions,
     training: TrainingOptions,
@@ -69,44 +70,58 @@ def train(
     place: ClusterOptions,
     run: RunOptions,
     out: Annotated[str, option("Folder for the model; replaces an older model there.")],
+    data: Annotated[list[str] | None, typer.Argument(help=_ROWS, show_default=False)] = None,
     taxonomy: Annotated[Path | None, option(TAXONOMY)] = None,
+    inner_labels: Annotated[bool, option(_INNER, "--inner-labels")] = False,
     plot: Annotated[Path | None, option(f"Plot the training curve. {PLOT}")] = None,
     settings: Annotated[Path | None, option(_SETTINGS)] = None,
     split: Annotated[SplitBy | None, option(_SPLIT)] = None,
 ) -> None:
-    """Train a classifier on labelled texts and save it to a folder.
+    """Train a classifier on labelled texts, or on a taxonomy alone, and save it to a folder.
 
     Example: hinet train products.csv --text title --label category --taxonomy categories.csv --valid-share 0.1
     --out model
 
     With --number, --category or --vector, rows are more than a text; --text may then be left out. Empty cells of these
     columns are missing values. An ARFF file declares its columns and, as 'class hierarchical', the hierarchy itself.
+
+    Without files of rows, titles, synonyms and definitions of the taxonomy are trained on: hinet train --taxonomy
+    categories.csv --out model. The first rows of 'hinet update' then retrain it with both.
     """
     from hinet.classifier.loaded import COLUMNS
-    from hinet.cli.training_rows import RowFiles, TrainingStream
+    from hinet.cli.training_rows import RowFiles, TaxonomyAlone, TrainingStream
     from hinet.engine.compiling import compile_for_training
-    from hinet.engine.training.checkpoints import remove_checkpoints
+    from hinet.engine.training.jobs import remove_checkpoints
 
     model = Path(out)
     checkpoints = _check_outputs(model, training.resume, plot)
     outputs = {"--out": model, "the folder of checkpoints": checkpoints, "--plot": plot}
-    rows.check_outputs([*data, *validation.files, taxonomy, settings], outputs, out)
+    rows.check_outputs([*(data or []), *validation.files, taxonomy, settings], outputs, out)
     validation.check(training.patience)
     training.check_bundle()
     known = _known_parameters(settings, training.min_df)
+    if not data:
+        _check_without_rows(taxonomy, column_options, training, validation, place)
+    elif inner_labels:
+        raise HiNetError("--inner-labels is for training without rows; the labels are those of the rows: leave it out")
     cluster = _cluster(place, split, training, run)
     start = time.perf_counter()
     compile_for_training()
-    files = RowFiles.declared(data, rows, column_options, validation, taxonomy, out)
     if training.resume and not checkpoints.is_dir():
         run.message(f"there are no checkpoints in {checkpoints}; training starts from the beginning")
-    stream = files.stream(training, run) if cluster is None else None
-    if stream is None and training.resume and checkpoints.is_dir():
-        _check_resumed(checkpoints)
-    source: TrainingData | TrainingStream = stream or files.read(run.seed)
+    source: TrainingData | TrainingStream | TaxonomyAlone
+    if taxonomy is not None and not data:
+        source = TaxonomyAlone.read(taxonomy, rows, column_options, validation, inner_labels, out)
+    else:
+        files = RowFiles.declared(data or [], rows, column_options, validation, taxonomy, out)
+        stream = files.stream(training, run) if cluster is None else None
+        if stream is None and training.resume and checkpoints.is_dir():
+            _check_resumed(checkpoints)
+        source = stream or files.read(run.seed)
     source.report(validation.risk, run)
-    held_out = {"validation_fraction": None if stream is None else validation.valid_share, "checkpoint": checkpoints}
-    parameters = _parameters(training, run) | source.parameters | held_out
+    share = validation.valid_share if isinstance(source, TrainingStream) else None
+    held_out = {"validation_fraction": share, "checkpoint": checkpoints}
+    parameters = training.parameters | run.parameters | source.parameters | held_out
     classifier = _classifier(parameters, known, given_options(context))
     with _resumable(checkpoints):
         risk_error, columns = source.fit(classifier, validation.risk, cluster, split)
@@ -118,6 +133,31 @@ def train(
 
         plot_history(classifier.history_, plot)
     report_model(classifier, model, time.perf_counter() - start, run, risk_error)
+
+
+def _check_without_rows(
+    taxonomy: Path | None,
+    columns: ColumnOptions,
+    training: TrainingOptions,
+    validation: ValidationOptions,
+    place: ClusterOptions,
+) -> None:
+    """Raise HiNetError for options that need training rows, and if there is no taxonomy to train on instead."""
+    if taxonomy is None:
+        raise HiNetError(
+            "there is nothing to train on; name files of labelled rows, or give --taxonomy to train on its titles"
+        )
+    need_rows = {
+        "--number, --category and --vector": columns.are_mixed,
+        "--no-titles": training.titles is False,
+        "--stream": bool(training.stream),
+        "--cluster": place.cluster is not None,
+        "--valid-where": validation.valid_where is not None,
+        "--valid-share": validation.valid_share is not None,
+    }
+    for name, is_given in need_rows.items():
+        if is_given:
+            raise HiNetError(f"{name} cannot be used without rows; name files of rows, or leave it out")
 
 
 def _known_parameters(settings: Path | None, min_df: int | None) -> dict[str, Any]:
@@ -157,24 +197,10 @@ def _classifier(parameters: Mapping[str, Any], settings: Mapping[str, Any], give
     return HiNetClassifier(**{**settings, **overriding})
 
 
-def _parameters(training: TrainingOptions, run: RunOptions) -> dict[str, Any]:
-    """Return the parameters of a classifier that options give."""
-    return {
-        "vectors": training.vectors, "encoder": training.encoder, "titles": training.titles,
-        "effort": training.effort, "epochs": training.epochs, "width": training.width,
-        "patience": training.patience, "memory_limit": training.memory_limit,
-        "checkpoint_every": training.checkpoint_every, "keep_examples": training.keep_examples,
-        "multilabel": "auto" if training.multilabel is None else training.multilabel,
-        "objective": training.parsed_objective, "thresholds_by": training.thresholds_by,
-        "engine": "torch" if training.fine_tune else "auto",
-        "random_state": run.seed, "n_jobs": run.threads, "verbose": not run.quiet,
-    }  # fmt: skip
-
-
 def _check_outputs(model: Path, resume: bool, plot: Path | None) -> Path:
     """Raise FileError before training if an output could not be written; return the folder of checkpoints."""
     from hinet.classifier.model_folder import check_target
-    from hinet.engine.training.checkpoints import check_folder
+    from hinet.engine.training.jobs import check_folder
 
     check_target(model)
     folder = model if model.name.strip(".") else Path(os.path.abspath(model))  # noqa: PTH100 such as . and ..

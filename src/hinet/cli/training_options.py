@@ -10,6 +10,7 @@ from hinet.cli.options import option, shared_options
 from hinet.errors import HiNetError
 
 _EPOCHS = "Training epochs (default: chosen from the number of rows; 3 with --fine-tune)."
+_VECTORS = "Static vectors of words: a folder of 'vectors distill', a file, or 'auto' for those of the extra 'meaning'."
 _MIN_DF = "Minimum number of rows that contain a word or n-gram (default: 1 for at most 3,000 rows, else 2)."
 _STREAM = "Train on rows from disk, in constant memory (default: if they would not fit in memory)."
 _KEEP = "Keep some training and validation rows, as features, in the model; 'update' learns from them."
@@ -23,6 +24,10 @@ _MULTILABEL = "Predict sets of labels, or one label (default: sets if a row has 
 _OBJECTIVE = (
     "Objective of the thresholds of sets, learned on validation rows: micro_f1, macro_f1, or a precision such as 0.9."
 )
+_PARAMETERS = (
+    "vectors", "encoder", "titles", "effort", "epochs", "width", "patience", "memory_limit", "checkpoint_every",
+    "keep_examples", "thresholds_by",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class TrainingOptions:
         int | None, option("Stop after this many epochs without a better validation score (default: never).", min=1)
     ] = None
     min_df: Annotated[int | None, option(_MIN_DF, min=1)] = None
-    vectors: Annotated[str | None, option("Static vectors of words: a folder of 'vectors distill', or a file.")] = None
+    vectors: Annotated[str | None, option(_VECTORS)] = None
     encoder: Annotated[str | None, option(_ENCODER)] = None
     bundle_encoder: Annotated[bool, option(_BUNDLE, "--bundle-encoder")] = False
     fine_tune: Annotated[bool, option(_FINE_TUNE, "--fine-tune")] = False
@@ -82,6 +87,16 @@ class TrainingOptions:
             from hinet.encoders.text_encoder import TextEncoder  # needs torch
 
             TextEncoder.bundled(encoder)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of a classifier that these options give."""
+        return {
+            **{name: getattr(self, name) for name in _PARAMETERS},
+            "multilabel": "auto" if self.multilabel is None else self.multilabel,
+            "objective": self.parsed_objective,
+            "engine": "torch" if self.fine_tune else "auto",
+        }
 
     @property
     def parsed_objective(self) -> Any:

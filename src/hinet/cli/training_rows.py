@@ -20,7 +20,7 @@ from hinet.cli.finishing import calibrate
 from hinet.cli.options import RunOptions
 from hinet.cli.table_options import NOT_PATHS, ColumnOptions, RowOptions, check_text_column, conditions
 from hinet.cli.training_options import TrainingOptions, ValidationOptions
-from hinet.data.rows import holdout_mask
+from hinet.data.datasets import holdout_mask
 from hinet.data.tables import (
     Columns,
     LabelledTables,
@@ -30,17 +30,15 @@ from hinet.data.tables import (
     labelled_blocks,
     taxonomy_check,
 )
-from hinet.data.tables.blocks import Skipped
+from hinet.data.tables.blocks import Skipped, estimate_rows
 from hinet.data.tables.columns import check_whole_path, iter_labels
-from hinet.data.tables.formats import estimate_rows
-from hinet.data.text.settings import TextSettings
-from hinet.data.text.vocabulary import hash_and_count, resolve_auto
+from hinet.data.text.vocabulary import TextSettings, hash_and_count, resolve_auto
 from hinet.engine.settings import MAX_WIDTH, plan_memory
 from hinet.errors import HiNetError, counted, quoted
 from hinet.memory import GB, total_memory
 from hinet.ragged import Ints
 from hinet.taxonomy import PATH_MARK, has_paths, split_path
-from hinet.taxonomy.paths import path_error
+from hinet.taxonomy.draft import path_error
 
 if TYPE_CHECKING:
     from hinet.cluster import Cluster
@@ -219,6 +217,55 @@ class TrainingStream(_Source):
         note = "" if len(chosen) == count else f", of which {len(chosen):,} are chosen at random"
         self.run.message(f"{counted(count, 'validation row')}{note}")
         return chosen.inputs, chosen.labels
+
+
+@dataclass(frozen=True)
+class TaxonomyAlone(_Source):
+    """A taxonomy whose texts are trained on, without training rows, and validation rows."""
+
+    hierarchy: Taxonomy
+    valid: LabelledInputs | None
+    columns: Columns
+    inner_labels: bool  # whether inner nodes are labels too
+    path_sep: str | None = None
+
+    @classmethod
+    def read(
+        cls,
+        taxonomy: Path,
+        rows: RowOptions,
+        column_options: ColumnOptions,
+        validation: ValidationOptions,
+        inner_labels: bool,
+        output: str,
+    ) -> TaxonomyAlone:
+        """Read the taxonomy, and validation rows from files."""
+        hierarchy, columns, valid = Taxonomy.from_file(taxonomy), column_options.with_defaults(Columns()), None
+        if validation.files:
+            valid = read_rows(validation.files, columns, rows, hierarchy, output)
+            if not len(valid):
+                raise HiNetError("there are no validation rows; check --where and the rejects")
+        return cls(hierarchy, valid, columns, inner_labels)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of a classifier that the options determine: a separator of labels means sets."""
+        return super().parameters | ({} if self.columns.label_sep is None else {"multilabel": True})
+
+    def report(self, risk: float | None, run: RunOptions) -> None:
+        """Print that there are no rows, the hierarchy, and the number of validation rows."""
+        run.message("no training rows: the model learns from titles, synonyms and definitions of the taxonomy")
+        self.report_hierarchy(run)
+        if self.valid is not None:
+            run.message(counted(len(self.valid), "validation row"))
+
+    def fit(self, classifier: HiNetClassifier, risk: float | None, *_: Any) -> tuple[HiNetError | None, Columns]:
+        """Train, and calibrate if there are validation rows; return why a risk is not guaranteed, and the columns."""
+        inner = np.flatnonzero(self.hierarchy.depth > 0).tolist() if self.inner_labels else None
+        classes = None if inner is None else [self.hierarchy.ids[node] for node in inner]
+        valid = None if self.valid is None else (self.valid.inputs, self.valid.labels)
+        classifier.fit_taxonomy(classes, valid=valid)
+        return (None if self.valid is None else calibrate(classifier, len(self.valid), risk)), self.columns
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,9 @@ def tune(
     """
     from hinet import HiNetClassifier
     from hinet.cli.training_rows import RowFiles
-    from hinet.tuning import report, validate_metric
-    from hinet.tuning.search import MINUTES
+    from hinet.tuning import validate_metric
+    from hinet.tuning.search import MINUTES, SETTINGS_FILE, TABLE_FILE, plot_trials, write_results
+    from hinet.tuning.trials import TrialFolder
 
     MINUTES.validate("--minutes", minutes)
     if out is None and results is None:
@@ -84,7 +85,7 @@ def tune(
     reads = [*data, *validation.files, taxonomy]
     rows.check_outputs(reads, {"--out": out, "--results": folder, "--plot": plot}, str(folder))
     _check_outputs(out, folder, plot, resume=resume)
-    if resume and not (folder / report.SEARCH).exists():
+    if resume and not TrialFolder(folder).has_search:
         run.message(f"there are no trials in {folder}; the search starts from the beginning")
     validation.check()
     training.check_bundle()
@@ -97,17 +98,13 @@ def tune(
     read = folder_rows.read(run.seed)  # rows of --valid-share are still among the training rows
     run.message(f"{counted(len(read.train), 'row')} with {counted(len(read.train.distinct_labels), 'label')}")
     read.report_hierarchy(run, read.train.labels)
-    classifier = HiNetClassifier(
-        **read.parameters, vectors=training.vectors, encoder=training.encoder, memory_limit=training.memory_limit,
-        keep_examples=training.keep_examples, random_state=run.seed, n_jobs=run.threads,
-        multilabel="auto" if training.multilabel is None else training.multilabel,
-    )  # fmt: skip
+    classifier = HiNetClassifier(**read.parameters, **training.parameters, **run.parameters | {"verbose": False})
     tuning = _search(classifier, read, validation, run, folder, minutes, metric, resume)
-    report.write_results(tuning, folder)
+    write_results(tuning, folder)
     if plot is not None:
-        report.plot(tuning, plot)
+        plot_trials(tuning, plot)
     print_ranking(tuning)
-    run.message(f"the best settings are in {folder / report.SETTINGS}, all trials in {folder / report.TABLE}")
+    run.message(f"the best settings are in {folder / SETTINGS_FILE}, all trials in {folder / TABLE_FILE}")
     if out is not None:
         _train(classifier, read, tuning, training, validation, run, Path(out), start)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,12 +51,15 @@ def update(
 
     Prints which nodes were added, moved, renamed and removed. New nodes need --rows; moved nodes are trained on rows
     that the model keeps, and on --rows, whose labels are nodes of the new taxonomy. A model whose hierarchy was
-    inferred from its labels takes only --rows, with new labels if there are any. The model is checked and calibrated
-    again on validation rows that it keeps, and on those that are given, which must be new to it. A warning says if rows
-    that it keeps are answered worse than before.
+    inferred from its labels takes only --rows, with new labels if there are any. A model that has seen no rows is
+    retrained on its taxonomy and --rows. The model is checked and calibrated again on validation rows that it keeps,
+    and on those that are given, which must be new to it. A warning says if rows that it keeps are answered worse than
+    before.
     """
+    from hinet.classifier.calibration import MIN_ROWS
     from hinet.classifier.loaded import COLUMNS, LoadedModel
     from hinet.classifier.model_folder import check_target, read_manifest
+    from hinet.files import locked
 
     start = time.perf_counter()
     read_manifest(model)  # raises if there is no model, before options are checked
@@ -67,7 +70,8 @@ def update(
         [*(more or []), *validation.files, taxonomy], {} if in_place else {"--out": target}, str(target), model
     )
     check_target(target)
-    with _only_writer(model, run) if in_place else nullcontext():
+    waiting = partial(run.message, f"waiting for another process that writes to {model}")
+    with locked(model, waiting=waiting) if in_place else nullcontext():  # held until the model is saved
         classifier, manifest = _load(model, encoder, run)
         hierarchy = _new_taxonomy(classifier, taxonomy, model)
         renamed = {} if hierarchy is None else _parse_renames(rename or [], classifier.taxonomy_, hierarchy)
@@ -79,7 +83,11 @@ def update(
             more or [], validation, rows, column_options, hierarchy, loaded, str(target), run.seed
         )
         new_nodes = _new_nodes(classifier, train) if hierarchy is None and train is not None else ()
-        messages, risk_error = _learn(classifier, hierarchy, renamed, train, valid, validation.risk, run)
+        messages = _learn(classifier, hierarchy, renamed, train, run)
+        risk_error = None if valid is None else _validate(classifier, valid, validation.risk)
+        if manifest["calibration"] is not None and not hasattr(classifier, "calibration_"):
+            remedy = f"give --valid with at least {MIN_ROWS} rows to calibrate it"
+            run.message(f"the model is no longer calibrated; {remedy}")
         notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
         replaces = manifest["blake2b"] if in_place else None
         classifier.save(target, half=bool(manifest["model"].get("half")), notes=notes, replaces=replaces)
@@ -104,22 +112,6 @@ def _check(taxonomy: Path | None, rename: list[str], more: list[str], validation
     validation.check()
 
 
-@contextmanager
-def _only_writer(model: Path, run: RunOptions) -> Iterator[None]:
-    """Hold the lock of a model folder, from reading the model to saving it; other updates wait."""
-    from hinet.files import locked
-
-    def waiting() -> None:
-        run.message(f"waiting for another process that writes to {model}")
-
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(model, waiting=waiting))
-        except OSError as error:
-            raise FileError(model, f"cannot be written: {error.strerror or error}") from None
-        yield
-
-
 def _load(model: Path, encoder: str | None, run: RunOptions) -> tuple[HiNetClassifier, dict[str, Any]]:
     from hinet import HiNetClassifier
     from hinet.classifier.bundle import load_classifier
@@ -127,7 +119,7 @@ def _load(model: Path, encoder: str | None, run: RunOptions) -> tuple[HiNetClass
     classifier, manifest = load_classifier(HiNetClassifier, model, encoder=encoder)
     if manifest["features"]["kind"] not in ("text", "frame"):
         raise FileError(model, "the model takes numeric features, not texts; use it from Python")
-    return classifier.set_params(n_jobs=run.threads, random_state=run.seed, verbose=not run.quiet), manifest
+    return classifier.set_params(**run.parameters), manifest
 
 
 def _new_taxonomy(classifier: HiNetClassifier, path: Path | None, model: Path) -> Taxonomy | None:
@@ -176,7 +168,8 @@ def _change(
     change = TaxonomyChange.between(classifier.taxonomy_, new, renamed)
     if change.added and change.removed and not renamed:
         run.message("a node with another id counts as removed and added; name it with --rename OLD=NEW")
-    if change.moved and classifier.fitted_.examples is None and not has_rows:
+    fitted = classifier.fitted_
+    if change.moved and fitted.examples is None and not fitted.has_no_rows and not has_rows:
         run.message("the model keeps no rows: without --rows, moved nodes will rarely be predicted")
     return change
 
@@ -236,20 +229,9 @@ def _learn(
     hierarchy: Taxonomy | None,
     renamed: dict[str, str],
     train: LabelledInputs | None,
-    valid: LabelledInputs | None,
-    risk: float | None,
     run: RunOptions,
-) -> tuple[list[str], HiNetError | None]:
-    """Transfer, train and validate the model; print the warnings, even if the command is quiet.
-
-    Returns
-    -------
-    tuple of list of str and HiNetError or None
-        The warnings, and why a risk is not guaranteed.
-    """
-    from hinet.classifier.calibration import MIN_ROWS
-
-    was_calibrated = hasattr(classifier, "calibration_")
+) -> list[str]:
+    """Transfer and train the model; print the warnings, even if the command is quiet, and return them."""
     if train is not None:
         run.message(f"{counted(len(train), 'training row')} with {counted(len(train.distinct_labels), 'label')}")
     with warnings.catch_warnings(record=True) as caught:
@@ -262,11 +244,7 @@ def _learn(
     messages = [str(warning.message) for warning in caught]
     for message in messages:
         typer.echo(f"warning: {message}", err=True)
-    risk_error = None if valid is None else _validate(classifier, valid, risk)
-    if was_calibrated and not hasattr(classifier, "calibration_"):
-        remedy = f"give --valid with at least {MIN_ROWS} rows to calibrate it"
-        run.message(f"the model is no longer calibrated; {remedy}")
-    return messages, risk_error
+    return messages
 
 
 def _new_nodes(classifier: HiNetClassifier, train: LabelledInputs) -> tuple[str, ...]:
@@ -280,10 +258,9 @@ def _validate(classifier: HiNetClassifier, valid: LabelledInputs, risk: float | 
 
     If they are too few to calibrate, the validation rows that the model keeps are used as well.
     """
-    from hinet.classifier.calibration import MIN_ROWS
+    from hinet.classifier.calibration import MIN_ROWS, HeldOut
     from hinet.classifier.examples import Examples
     from hinet.classifier.fitting import validation_metrics
-    from hinet.classifier.held_out import HeldOut
 
     held_out = HeldOut(classifier.features_of(valid.inputs), classifier.fitted_.codec.truth(valid.labels))
     metrics = validation_metrics(classifier.fitted_, held_out, classifier.decoding)

@@ -1,4 +1,4 @@
-"""Answers of a model as JSON values: labels, traces, siblings, explanations, unknown words."""
+"""Rows of requests, and answers of a model as JSON values: labels, traces, siblings, explanations, unknown words."""
 
 from __future__ import annotations
 
@@ -13,32 +13,125 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.classifier.answers import PredictionOptions, select_answers
+from hinet.classifier.answers import STOPS, PredictionOptions, select_answers
 from hinet.classifier.explanation import Step, explain_row
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.inputs import first_text, text_of, text_part
+from hinet.classifier.inputs import FrameInput, first_text, text_of, text_part
 from hinet.classifier.loaded import LoadedModel
 from hinet.classifier.predicted_sets import Answers
 from hinet.classifier.prediction_table import label_text
-from hinet.classifier.predictions import STOPS
+from hinet.classifier.remembered import Neighbour
 from hinet.data import Traces
-from hinet.data.tables.labelled_tables import is_blank
+from hinet.data.tables import RowBlock
+from hinet.data.tables.labelled_tables import input_table, is_blank
 from hinet.data.text import unknown_words
 from hinet.engine import Found
-from hinet.engine.model.targets import Targets
+from hinet.engine.model.groups import Targets
 from hinet.engine.search.odds_scaling import odds_shift
+from hinet.errors import HiNetError, quoted
+from hinet.files.delimited import missing_column_message
 from hinet.ragged import gather, offsets_of
 from hinet.serving.nodes import Nodes
-from hinet.serving.rows import reads_rows
 from hinet.taxonomy import STOP
 
+Json = dict[str, Any]
 MAX_CACHED_LABELS = 1 << 20  # a DAG may have more paths than memory can hold
 MEANING = " (meaning)"  # suffix of a word in the name of a feature: the contribution of its vector
-
 _WORD, _SPLIT = re.compile(r"\w+"), re.compile(r"\S+")
-
-Json = dict[str, Any]
 Span = tuple[int, int]
+
+
+class RowError(HiNetError):
+    """A row cannot be read."""
+
+    def __init__(self, row: int, message: str) -> None:
+        self.row = row
+        super().__init__(message)
+
+
+def reads_rows(model: LoadedModel) -> bool:
+    """Return whether a model needs more columns than a text."""
+    return isinstance(model.fitted.features, FrameInput)
+
+
+def read_rows(model: LoadedModel, rows: Sequence[Json]) -> Any:
+    """Return rows as inputs of a model, texts or a table; raise RowError for a row that cannot be read."""
+    columns = model.columns
+    names = columns.inputs if reads_rows(model) else columns.text
+    for number, row in enumerate(rows):
+        for name in names:
+            if name not in row:
+                raise RowError(number, missing_column_message(name, list(row)) + "; null stands for a missing value")
+    if reads_rows(model):
+        return _read_table(model, rows)
+    texts = []
+    for number, row in enumerate(rows):
+        cells = [row[name] for name in names]
+        if not all(cell is None or isinstance(cell, str) for cell in cells):
+            raise RowError(number, f"expected text in {', '.join(names)}")
+        texts.append(" ".join(cell for cell in cells if cell))
+    return texts
+
+
+def _read_table(model: LoadedModel, rows: Sequence[Json]) -> Any:
+    columns, widths = model.columns, model.widths(model.columns)
+
+    def table(some: Sequence[Json]) -> Any:
+        cells = {name: [row[name] for row in some] for name in columns.inputs}
+        block = RowBlock("rows", "jsonl", list(range(1, len(some) + 1)), cells, positions=list(range(len(some))))
+        return input_table(block, columns, widths)
+
+    try:
+        return model.named_as_trained(table(rows))
+    except HiNetError as error:
+        for number, row in enumerate(rows):
+            try:
+                table([row])
+            except HiNetError as reason:
+                raise RowError(number, str(reason)) from None
+        raise error from None
+
+
+def training_row(model: LoadedModel, given: str | Json, nodes: Sequence[int]) -> Json:
+    """Return a text or row with its correct labels as a row of the training table.
+
+    Raises
+    ------
+    HiNetError
+        If the table cannot hold these labels.
+    """
+    columns, codec = model.columns, model.fitted.codec
+    if len(nodes) > 1 and (codec.sets is None or len(columns.label) > 1):
+        names = ", ".join(quoted(codec.taxonomy.ids[node]) for node in nodes)
+        raise HiNetError(f"the model predicts one label per text; got {names}; send one node")
+    if isinstance(given, str):
+        cells: Json = {**dict.fromkeys(columns.inputs, ""), columns.text[0]: given}
+    else:
+        cells = {name: given.get(name) for name in columns.inputs}
+    paths = [codec.path_to(node) for node in nodes]
+    if len(columns.label) == 1:
+        labels = [label_text(codec.label_of(path), model.style) for path in paths]
+        return cells | {columns.label[0]: _label_cell(labels, columns.label_sep)}
+    steps = [str(step) for step in codec.steps(paths[0])]
+    if len(steps) > len(columns.label):
+        raise HiNetError(
+            f"the node is {len(steps)} levels deep, but training rows have {len(columns.label)} label columns; send a "
+            "node above it"
+        )
+    return cells | dict(zip(columns.label, [*steps, *[""] * (len(columns.label) - len(steps))], strict=True))
+
+
+def _label_cell(labels: list[str], separator: str | None) -> str | list[str]:
+    """Return one or several labels as a cell: joined by the separator of training, or without one as a list."""
+    if separator is None:
+        return labels[0] if len(labels) == 1 else labels
+    for label in labels:
+        if separator in label:
+            raise HiNetError(
+                f"the label {quoted(label)} has the separator {quoted(separator)} of the training rows; send another "
+                "node, or train with another separator"
+            )
+    return separator.join(labels)
 
 
 @dataclass(frozen=True)
@@ -215,8 +308,16 @@ class Answerer:
         return {
             "trace": self._trace(path, probabilities[:-1], probabilities[-1]),
             "steps": [self._step(step, path, spans) for step in explanation.steps],
-            "unknown_words": unknown_spans(fitted, text, spans),
+            "unknown_words": _word_spans(text, explanation.unknown_words, spans),
+            "nearest": [self._neighbour(each) for each in explanation.nearest],
         }
+
+    def _neighbour(self, found: Neighbour) -> Json:
+        node = found.node
+        return {
+            "text": found.text, "node": self.nodes.ids[node], "title": self.nodes.titles[node],
+            "similarity": min(max(found.similarity, -1.0), 1.0), "origin": found.origin, "row": found.row,
+        }  # fmt: skip
 
     def _step(self, step: Step, path: list[int], spans: TextSpans) -> Json:
         """Return the reasons of a step of a trace along a path of nodes."""
@@ -311,11 +412,13 @@ def _tokens(pattern: re.Pattern[str], text: str) -> Iterator[_Token]:
         yield _Token(unicodedata.normalize("NFKC", match[0]).lower(), *match.span())
 
 
-def unknown_spans(fitted: Fitted, text: str, spans: TextSpans | None = None) -> list[Json]:
+def unknown_spans(fitted: Fitted, text: str) -> list[Json]:
     """Return every occurrence of the words of a text that the model does not know."""
     features = text_of(fitted.features)
-    if features is None:
-        return []
-    spans = spans or TextSpans(text)
-    unknown = {span for word in unknown_words(features.features, text) for span in spans.of_term(word)}
+    return [] if features is None else _word_spans(text, unknown_words(features.features, text), TextSpans(text))
+
+
+def _word_spans(text: str, words: Sequence[str], spans: TextSpans) -> list[Json]:
+    """Return every occurrence of some words of a text."""
+    unknown = {span for word in words for span in spans.of_term(word)}
     return [{"word": text[start:end], "start": start, "end": end} for start, end in sorted(unknown)]

@@ -1,39 +1,139 @@
-"""ASGI middleware for every request: host, token, limits of size, concurrency and time, headers, metrics, log."""
+"""ASGI middleware for every request: host, token, limits of size, concurrency and time, headers, metrics, log.
+
+With DNS rebinding, a page of another site makes its own host name resolve to this machine and then reads from the
+service as if it were that site. Its requests have that name as ``Host``. Addresses and ``localhost`` cannot be rebound.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import logging
+import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from hinet.errors import HiNetError, quoted
 from hinet.serving.problems import CONTENT_TYPE, ProblemError
-from hinet.serving.security import HEADERS, NO_STORE, Hosts, check_token
 from hinet.serving.settings import Settings
 
+POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"  # no CDN
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+)
+NO_STORE = (b"cache-control", b"no-store")  # default of responses that set no cache-control
+ANY = "*"
+_NAME = r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*"
+_HOST = re.compile(rf"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>{_NAME})\.?)(?::[0-9]{{0,5}})?", re.ASCII)
+_ALLOWED = re.compile(rf"(?P<below>\*\.)?(?P<name>{_NAME})\.?", re.ASCII)
 BODY = "hinet.body"  # key of the body in the scope of a request
 ALWAYS = ("/health", "/ready", "/metrics")  # exempt from the concurrency limit
 GUARDED = ("/v1/", "/metrics")  # paths that need a token
 FILE = "/v1/classify/file"  # its body is a stream
 DRAIN_SECONDS, DRAIN_BYTES = 2.0, 1 << 26  # limits of reading a body that is refused
+SHUTTING_DOWN = ProblemError(503, "not-ready", "the service is shutting down", headers={"Retry-After": "5"})
 INTERNAL_ERROR = ProblemError(500, "internal-error", "see the log of the service")
 MAX_LOGGED = 200  # bytes of a body in the log
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Handler = Callable[[bytes], Awaitable[bytes]]
-
 log = logging.getLogger("hinet.serving")
+
+
+def check_token(header: bytes | None, digests: Iterable[bytes]) -> None:
+    """Raise ProblemError unless a header has a bearer token of one of these digests, compared in constant time."""
+    scheme, _, token = (header or b"").partition(b" ")
+    digest = hashlib.sha256(token.strip()).digest()
+    matches = [hmac.compare_digest(digest, known) for known in digests]
+    if scheme.lower() != b"bearer" or not any(matches):
+        detail = "the token is wrong" if header else "send a token in the header Authorization: Bearer TOKEN"
+        raise ProblemError(401, "unauthorized", detail, headers={"WWW-Authenticate": "Bearer"})
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Allowed hosts: addresses, ``localhost``, and the names in the settings; ports are ignored."""
+
+    names: frozenset[str]
+    domains: tuple[str, ...]  # each has a leading dot; all names below them are allowed
+    any_name: bool
+
+    @classmethod
+    def of(cls, settings: Settings) -> Hosts:
+        """Return the hosts that settings allow.
+
+        Raises
+        ------
+        HiNetError
+            If an allowed host is not a name.
+        """
+        names, domains = {"localhost", settings.host.lower()}, []
+        for given in settings.allowed_hosts:
+            allowed = _ALLOWED.fullmatch(given.lower())
+            if allowed is not None and allowed["below"]:
+                domains.append(f".{allowed['name']}")
+            elif allowed is not None:
+                names.add(allowed["name"])
+            elif given != ANY:
+                raise HiNetError(
+                    "`allowed_host` must be a host name without scheme and port, such as hinet.example.com, "
+                    f"*.example.com or *; got {quoted(given)}"
+                )
+        guarded = bool(settings.tokens) and not settings.allowed_hosts  # pages of other sites have no token
+        return cls(frozenset(names), tuple(domains), guarded or ANY in settings.allowed_hosts)
+
+    def check(self, headers: Iterable[tuple[bytes, bytes]], http_version: str) -> None:
+        """Raise ProblemError unless a request names exactly one host, and an allowed one."""
+        given = [value for name, value in headers if name == b"host"]
+        if not given and http_version == "1.0":  # not used by browsers
+            return
+        if len(given) != 1:
+            raise ProblemError(400, "invalid-request", f"expected one Host header, got {len(given)}")
+        host = _parse_host(given[0].decode("latin-1"))
+        if host is None:
+            raise ProblemError(400, "invalid-request", "the Host header is not a host")
+        if not (self.any_name or host in self.names or host.endswith(self.domains) or _is_address(host)):
+            detail = f"the host {quoted(host)} is not allowed; start the service with --allowed-host {host}"
+            raise ProblemError(421, "wrong-host", detail)
+
+
+def _parse_host(value: str) -> str | None:
+    """Return the host of a Host header in lower case, without its port; None if the header is invalid."""
+    match = _HOST.fullmatch(value.lower())
+    if match is None:
+        return None
+    if match["ipv6"] is None:
+        return match["name"]
+    try:
+        return str(IPv6Address(match["ipv6"]))
+    except ValueError:
+        return None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 class Metrics:
@@ -94,6 +194,8 @@ class Gate:
         except TimeoutError:
             message = f"it took more than {self._settings.seconds:g} seconds"
             await response.problem(ProblemError(503, "too-slow", message, headers={"Retry-After": "5"}))
+        except asyncio.CancelledError:  # uvicorn cancels requests that outlast the grace period
+            await response.problem(SHUTTING_DOWN)
         except Exception as error:
             self._log_failure(scope, error)
             await response.problem(INTERNAL_ERROR)

@@ -1,16 +1,24 @@
-"""Served models: loaded, compiled, warmed up, and reloaded when their folders change."""
+"""Served models: loaded, compiled, warmed up, and reloaded when their folders change; requests in batches.
+
+Requests that arrive during a search are answered together by the next search. A search of one text costs nearly as
+much as one of twenty. Requests never wait for others: if no search is running, a request starts one.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,9 +26,9 @@ from hinet.classifier.loaded import LoadedModel, encoder_entry, load_model
 from hinet.classifier.model_folder import MANIFEST, OURS, read_evaluation, read_manifest, trainings_of
 from hinet.compiled import compile_from_now_on
 from hinet.errors import HiNetError, quoted
-from hinet.serving.answers import Answerer, Question
+from hinet.serving.answers import Answerer, Question, read_rows, reads_rows
+from hinet.serving.corrections import Correction, corrected
 from hinet.serving.problems import ProblemError
-from hinet.serving.rows import read_rows, reads_rows
 
 EXAMPLES = 6  # texts to try, per model
 EXAMPLES_TO_CHOOSE_FROM = 100
@@ -30,6 +38,8 @@ VERSION_DIGITS = 16
 Item = TypeVar("Item")
 Stamp = tuple[tuple[str, int, int], ...]  # names, sizes and times of files, to detect changes
 log = logging.getLogger("hinet.serving")
+MAX_TEXTS = 256  # per search
+Json = dict[str, Any]
 
 
 def utc_now() -> str:
@@ -45,6 +55,7 @@ class ServedModel:
     folder: Path
     model: LoadedModel
     loaded: str = field(default_factory=utc_now)
+    corrections: int = 0  # feedback that it remembers
 
     @property
     def version(self) -> str:
@@ -114,6 +125,7 @@ class ServedModel:
                 "risk": bound and {"risk": bound.risk, "threshold": bound.threshold},
             },
             "examples": self.examples,
+            "corrections": self.corrections,
             "loaded": self.loaded,
             "problem": problem,
         }
@@ -126,8 +138,17 @@ class ServedModel:
 class Models:
     """All models by name; a model may be replaced at any time, and running requests finish with the old one."""
 
-    def __init__(self, folders: Mapping[str, Path], threads: int | None, encoders: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        folders: Mapping[str, Path],
+        threads: int | None,
+        encoders: tuple[str, ...] = (),
+        corrections_of: Callable[[str], Sequence[Correction]] = lambda name: (),
+    ) -> None:
         self._folders, self._threads, self._encoders = folders, threads, encoders
+        self._corrections_of = corrections_of
+        self._bases: dict[str, LoadedModel] = {}  # models without corrections
+        self._changing = Lock()  # held while a served model is replaced
         self._served: dict[str, ServedModel] = {}
         self._seen: dict[str, Stamp] = {}
         self._problems: dict[str, str] = {}  # why the version in the folder is not served, by model
@@ -200,12 +221,40 @@ class Models:
         if old is not None and manifest["blake2b"] == old.digest:
             return False
         encoders = self._encoders if encoder_entry(manifest) is not None else ()
-        model = ServedModel(name, folder, load_model(folder, self._threads, mapped=False, encoder=encoders or None))
-        model.warm_up()
-        self._served[name] = model
+        base = load_model(folder, self._threads, mapped=False, encoder=encoders or None)
+        with self._changing:
+            model = self._corrected(name, base)
+            model.warm_up()
+            self._bases[name], self._served[name] = base, model
         if old is not None:
             log.info("model %s: loaded version %s", name, model.version)
         return True
+
+    def _corrected(self, name: str, base: LoadedModel) -> ServedModel:
+        """Return a model with all its corrections; without them if they cannot be read or remembered."""
+        try:
+            model, count = corrected(base, self._corrections_of(name))
+        except Exception:  # feedback must not keep a model from being served
+            log.exception("model %s is served without the feedback that it should remember", name)
+            model, count = base, 0
+        return ServedModel(name, self._folders[name], model, corrections=count)
+
+    def correct(self, name: str, correction: Correction) -> bool:
+        """Let a model remember a correction; return whether it could."""
+        with self._changing:
+            served = self._served[name]
+            model, learned = corrected(served.model, [correction])
+            if learned:
+                self._served[name] = replace(served, model=model, corrections=served.corrections + 1)
+        return learned > 0
+
+    def correct_again(self) -> None:
+        """Let models forget corrections that were deleted."""
+        with self._changing:
+            for name, base in self._bases.items():
+                if base.fitted.can_correct:
+                    again = self._corrected(name, base)
+                    self._served[name] = replace(again, loaded=self._served[name].loaded)
 
     def _report(self, name: str, error: Exception) -> None:
         """Log why a model cannot be served, with a traceback unless the message is enough, and keep the reason."""
@@ -229,3 +278,78 @@ def _stamp(folder: Path) -> Stamp:
         return tuple(sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
     except OSError:  # the folder or a file was removed: another change will follow
         return ()
+
+
+class _Job(NamedTuple):
+    model: ServedModel
+    question: Question
+    texts: list[str]
+    answer: asyncio.Future[list[Json]]
+
+
+class Batcher:
+    """Batches requests for the same model with the same question; ``searches`` run concurrently in threads."""
+
+    def __init__(self, executor: Executor, searches: int, on_batch: Callable[[int], None]) -> None:
+        self._executor, self._searches, self._on_batch = executor, searches, on_batch
+        self._waiting: deque[_Job] = deque()
+        self._running = 0
+        self._scheduled = False
+
+    async def answer(self, model: ServedModel, texts: list[str], question: Question) -> list[Json]:
+        """Return the answers to texts."""
+        loop = asyncio.get_running_loop()
+        job = _Job(model, question, texts, loop.create_future())
+        self._waiting.append(job)
+        if not self._scheduled and self._running < self._searches:
+            self._scheduled = True
+            loop.call_soon(self._start, loop)  # after all requests that have arrived are read
+        return await job.answer
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._scheduled = False
+        while self._waiting and self._running < self._searches:
+            jobs = self._take()
+            self._running += 1
+            self._on_batch(len(jobs))
+            search = loop.run_in_executor(self._executor, _search, jobs)
+            search.add_done_callback(partial(self._finish, loop, jobs))
+
+    def _take(self) -> list[_Job]:
+        """Return the first job with similar jobs, in their order."""
+        first = self._waiting.popleft()
+        jobs, others, texts = [first], deque[_Job](), len(first.texts)
+        while self._waiting and texts < MAX_TEXTS:
+            job = self._waiting.popleft()
+            if job.model is first.model and job.question == first.question:
+                jobs.append(job)
+                texts += len(job.texts)
+            else:
+                others.append(job)
+        self._waiting = others + self._waiting
+        return jobs
+
+    def _finish(
+        self, loop: asyncio.AbstractEventLoop, jobs: list[_Job], done: asyncio.Future[list[list[Json]]]
+    ) -> None:
+        self._running -= 1
+        error = done.exception()
+        for number, job in enumerate(jobs):
+            if job.answer.done():  # the client left
+                continue
+            if error is None:
+                job.answer.set_result(done.result()[number])
+            else:
+                job.answer.set_exception(error)
+        self._start(loop)
+
+
+def _search(jobs: list[_Job]) -> list[list[Json]]:
+    """Answer all texts in one search, and return the answers of each job."""
+    first = jobs[0]
+    results = first.model.answerer.answer([text for job in jobs for text in job.texts], first.question)
+    parts, start = [], 0
+    for job in jobs:
+        parts.append(results[start : start + len(job.texts)])
+        start += len(job.texts)
+    return parts

@@ -247,12 +247,24 @@ class StepReasons(ResponseValue):
     rest: Annotated[float, doc("Contribution without any feature.")]
 
 
+class Neighbour(ResponseValue):
+    """A known text, the node that it belongs to, and how much it is like the given text."""
+
+    text: Annotated[str | None, doc("Null if the model does not keep its training texts.")]
+    node: str
+    title: str
+    similarity: float
+    origin: Literal["row", "title", "correction"]
+    row: Annotated[int | None, doc("Number of the training row.")]
+
+
 class ExplainResponse(ModelResponse):
     """The words behind every step."""
 
     trace: Trace
     steps: list[StepReasons]
     unknown_words: list[Word]
+    nearest: Annotated[list[Neighbour], doc("Known texts that are most like this one; empty without vectors.")]
 
 
 # Taxonomy
@@ -334,6 +346,7 @@ class FeedbackResponse(ResponseValue):
     id: int
     model: str
     received: Time
+    learned: Annotated[bool, doc("Whether the model remembers it, so that the next answers take it into account.")]
 
 
 class FeedbackQuery(PageQuery):
@@ -483,6 +496,7 @@ class Model(ResponseValue):
     metrics: Annotated[dict[str, ValidationFigures], doc("Metrics of training or validation rows, by name.")]
     calibration: Calibration | None
     examples: Annotated[list[str], doc("Texts to try: titles of some labels.")]
+    corrections: Annotated[int, doc("Feedback that the running model remembers.")]
     loaded: Time
     problem: Annotated[str | None, doc("Why a newer version in the folder was refused, if so.")]
 

@@ -19,12 +19,11 @@ from hinet.data.tables.labelled_tables import is_blank
 from hinet.errors import HiNetError, LabelError, quoted
 from hinet.parameters import resolve_threads
 from hinet.serving import schemas
-from hinet.serving.answers import Question
-from hinet.serving.batching import Batcher
+from hinet.serving.answers import Question, RowError, read_rows, reads_rows, training_row
+from hinet.serving.corrections import Correction
 from hinet.serving.gate import Metrics
-from hinet.serving.models import Models, ServedModel, utc_now
+from hinet.serving.models import Batcher, Models, ServedModel, utc_now
 from hinet.serving.problems import ProblemError, invalid, validation_problem
-from hinet.serving.rows import RowError, read_rows, reads_rows, training_row
 from hinet.serving.settings import Settings
 from hinet.serving.store import Doubt, Feedback, Store, StoreError
 from hinet.taxonomy import VIRTUAL_ROOT
@@ -55,10 +54,10 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.models = Models(settings.models, 1, settings.encoders)  # one thread per search
         self.store = (
             None if settings.feedback is None else Store.open(settings.feedback, lock_seconds=settings.lock_seconds)
         )
+        self.models = Models(settings.models, 1, settings.encoders, self._corrections)  # one thread per search
         searches = resolve_threads(settings.threads)
         self._searching = ThreadPoolExecutor(searches, "search")
         self._working = ThreadPoolExecutor(WORKERS, "work")
@@ -285,14 +284,29 @@ class Service:
                     "verdict", "skip removes a row from the review queue: give its id as review without nodes"
                 )
             await self._with_store(store.skip, model.name, asked.review)
-            return {"id": asked.review, "model": model.name, "received": received}
+            return {"id": asked.review, "model": model.name, "received": received, "learned": False}
         key, row = await self._training_row(model, given, asked.nodes)
         feedback = Feedback(
             received, model.name, model.version, asked.verdict, row, asked.nodes, asked.predicted, key, asked.review,
         )  # fmt: skip
         number = await self._with_store(store.add, feedback)
         self.metrics.feedback.labels(model.name, asked.verdict).inc()
-        return {"id": number, "model": model.name, "received": received}
+        learned = len(asked.nodes) == 1 and await self._learn(model.name, Correction(row, asked.nodes[0]))
+        return {"id": number, "model": model.name, "received": received, "learned": learned}
+
+    async def _learn(self, name: str, correction: Correction) -> bool:
+        """Let a model remember stored feedback; it is kept in any case."""
+        try:
+            return await self.work(self.models.correct, name, correction)
+        except Exception:
+            log.exception("model %s could not remember feedback", name)
+            return False
+
+    def _corrections(self, name: str) -> list[Correction]:
+        """Return the last verdict on each text of a model, with the right node."""
+        if self.store is None:
+            return []
+        return [Correction(row, nodes[0]) for row, nodes in self.store.corrections(name) if len(nodes) == 1]
 
     async def _given(self, model: ServedModel, store: Store, asked: schemas.FeedbackRequest) -> Any:
         """Return the text or row of feedback, which may come from the review queue."""
@@ -340,6 +354,7 @@ class Service:
         """Delete feedback by id."""
         if await self._with_store(self._open_store().delete, [number]):
             raise ProblemError(404, "not-found", f"there is no feedback {number}")
+        await self.work(self.models.correct_again)
 
     def _open_store(self) -> Store:
         if self.store is None:

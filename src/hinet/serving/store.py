@@ -289,6 +289,16 @@ class Store:
             ).fetchall()
         return [TrainingRow(number, json.loads(row)) for number, row in rows]
 
+    def corrections(self, model: str) -> list[tuple[Json, list[str]]]:
+        """Return the training row and the nodes of the last verdict on each text of a model, oldest first."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT row, nodes FROM feedback"
+                " WHERE id IN (SELECT max(id) FROM feedback WHERE model = ? GROUP BY digest) ORDER BY id",
+                (model,),
+            ).fetchall()
+        return [(json.loads(row), json.loads(nodes)) for row, nodes in rows]
+
     def mark_exported(self, ids: Iterable[int]) -> None:
         """Mark feedback as exported."""
         with self._transaction() as connection:

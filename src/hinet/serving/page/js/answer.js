@@ -238,6 +238,7 @@ export class Answer {
           pushes(reasons),
         ),
       text != null && (reasons || unknown.length > 0) && legend(unknown.length > 0),
+      found.nearest.length > 0 && mostLike(found.nearest),
       text == null && unknown.length > 0 && h("p.rival", "Unknown words: ", unknown.map(({ word }) => word).join(", ")),
     );
     this.explanation.dataset.done = "";
@@ -299,4 +300,20 @@ export function crumbs(steps) {
     index > 0 && h("span", { "aria-hidden": "true", class: "arrow" }, " › "),
     titled(step),
   ]);
+}
+
+// The known texts that are most like the text, with the nodes they belong to.
+function mostLike(nearest) {
+  const place = ({ origin, row }) => (origin === "row" ? `row ${row}` : origin);
+  return h(
+    "details.nearest",
+    { open: true },
+    h("summary", "Most like"),
+    h(
+      "ul",
+      ...nearest.map((each) =>
+        h("li", each.text == null ? "" : `“${each.text}” `, h("small", `${place(each)}, `, titled(each), `, ${each.similarity.toFixed(2)}`)),
+      ),
+    ),
+  );
 }

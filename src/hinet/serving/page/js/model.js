@@ -42,11 +42,12 @@ function about(model) {
       ["Labels", count(model.labels)],
       ["Nodes", count(model.nodes)],
       ["Levels", count(model.levels)],
-      ["Rows in training", count(model.trained_rows)],
+      ["Rows in training", model.trained_rows > 0 ? count(model.trained_rows) : "none"],
       ["Size", `${(model.bytes / 1e6).toFixed(1)} MB`],
     ]),
     h(
       "div.facts",
+      model.trained_rows === 0 && h("span", "Trained on the titles of its taxonomy alone; it has seen no rows"),
       h("span", model.is_tree ? "A tree" : "A DAG: nodes may have several parents"),
       model.several_labels && h("span", "Several labels per text"),
       h("span", `Engine: ${model.engine}`),
