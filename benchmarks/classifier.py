@@ -129,7 +129,7 @@ def onnx_difference(classifier: HiNetClassifier, folder: Path, texts: list[str])
     from hinet.classifier import PredictedTraces
     from hinet.engine import FusedModel, Search
     from hinet.exporting.decode import decode, read
-    from hinet.exporting.sources import exported_part
+    from hinet.exporting.export import exported_part
 
     rows = classifier.features_of(texts)
     entries = sp.coo_array(rows)

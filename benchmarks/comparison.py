@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from dataclasses import asdict
 
 from measure import DATA, RESULTS, save
 
@@ -75,7 +76,7 @@ def main() -> None:
                 "test_rows": len(data.test),
                 "summary": summarise_outcomes(outcomes),
                 "ablation": summarise_outcomes(ablation),
-                "outcomes": [outcome.as_dict() for outcome in (*outcomes, *ablation)],
+                "outcomes": [asdict(outcome) for outcome in (*outcomes, *ablation)],
             },
         )
 

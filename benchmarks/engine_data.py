@@ -15,9 +15,8 @@ import scipy.sparse as sp
 from measure import DATA
 
 from hinet import Layers, Taxonomy, Traces, load_icd10cm
-from hinet.data.lshtc import read_lshtc
+from hinet.data.datasets import read_lshtc, tfidf_counts
 from hinet.data.text import TextFeatures
-from hinet.data.tfidf import tfidf_counts
 from hinet.engine import ValidationRows
 
 LONG_LABELS, LONG_LEVEL = 20, 5  # long texts: the orders of organisms with the most rows

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from measure import answer_if_asked, run_alone, save
 
 from hinet import Layers, Taxonomy, Traces, load_icd10cm
-from hinet.data.tfidf import tfidf_texts
+from hinet.data.datasets import tfidf_texts
 from hinet.evaluation.comparison import ComparisonData, run_model
 
 MAX_GB = 4.0

@@ -32,7 +32,7 @@ from measure import Case, Stopwatch, answer_if_asked, run_alone, run_cases
 
 from hinet import HiNetClassifier, Taxonomy
 from hinet.data.text import TextFeatures, TextSettings
-from hinet.data.text.known_words import known_shares
+from hinet.data.text.features import known_shares
 from hinet.encoders import CachedEncoder, Encoder, distill, packaged_encoder
 from hinet.metrics import accuracy, expected_calibration_error, hierarchical_f1, top_k_accuracy
 

@@ -17,7 +17,7 @@ import numpy as np
 from measure import Stopwatch, answer_if_asked, run_alone, save
 
 from hinet import Layers, Taxonomy, Traces, metrics
-from hinet.data.icd10cm import _entries, _icd_package
+from hinet.data.datasets import _entries, _icd_package
 
 ROWS = 1_000_000
 FEW = 20_000

@@ -4,7 +4,7 @@
 
 A classifier trains with validation rows and is calibrated on them, as in ``hinet demo``. It is measured on the phrases
 of ``benchmarks/phrases``, which nothing is fitted to, and on test rows: ``before`` it learned to trust texts with
-unknown words less (:mod:`hinet.engine.model.trust`), calibrated with temperature and scale only, and ``after``.
+unknown words less (:mod:`hinet.engine.model.fused`), calibrated with temperature and scale only, and ``after``.
 ``calibration_error`` is that of the top level. ``perfect`` is the error that perfectly calibrated probabilities of the
 same size would show on the same number of rows; with few rows, it is above 0 by chance. ``answered`` and ``wrong``
 refer to ``min_confidence=0.9``; a label and its ancestors are right. Every case runs alone in a fresh process. Results:

@@ -13,7 +13,7 @@ from comparison import PAPER_ROW
 from measure import DATA, save
 
 from hinet.cli.compare import print_outcomes
-from hinet.data.lshtc import TESTS, TRAIN
+from hinet.data.datasets import TESTS, TRAIN
 from hinet.evaluation.comparison import compare, lshtc_comparison, summarise_outcomes
 
 MODELS = ("flatten", "paper-masked", "default")  # dense weights between layers of thousands would not fit

@@ -11,7 +11,7 @@ from engine_data import Labels, Texts, _sets, icd_texts, long_texts, naics_texts
 from measure import DATA
 
 from hinet import Taxonomy
-from hinet.data.lshtc import read_lshtc
+from hinet.data.datasets import read_lshtc
 
 HELD_OUT = 10  # one in this many training rows chooses settings, if a set has no validation rows
 

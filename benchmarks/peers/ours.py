@@ -103,7 +103,7 @@ class Flatten(Peer):
     def fit(self, texts: Sequence[str], labels: Sequence[str], data: PeerData) -> None:
         """Train with the settings of the comparison."""
         from hinet.networks import FlattenNetwork, SparseBag, Targets, TrainingSettings, train
-        from hinet.networks.features import WIDTH
+        from hinet.networks.models import WIDTH
 
         settings = SINGLE_WORDS if data.single_words else TextSettings(char_ngrams=(3, 5))
         self.features, rows = TextFeatures.fit_transform(list(texts), settings)
