@@ -7,7 +7,7 @@ WORKDIR /source
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src ./src
 RUN python -m venv /opt/hinet \
-    && /opt/hinet/bin/pip install --no-cache-dir --constraint constraints.txt '.[serve]' \
+    && /opt/hinet/bin/pip install --no-cache-dir --constraint constraints.txt '.[serve,meaning]' \
     && /opt/hinet/bin/hinet compile
 
 FROM python:3.11.14-slim-bookworm

@@ -4,6 +4,8 @@ CORE := .venv/installed-core
 EVERYTHING := .venv/installed-everything
 COMPILED := .venv/compiled
 KERNELS := $(shell find src/hinet/engine src/hinet/data src/hinet/encoders src/hinet/compiled.py src/hinet/machine_code.py src/hinet/numba_internals.py -name '*.py')
+# Processes of pytest; with 0, the tests run in pytest itself.
+PROCESSES ?= 2
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 INSTALL = $(PIP) install $(PIP_OPTIONS) --constraint constraints.txt --editable
 
@@ -13,13 +15,13 @@ demo: $(CORE)  ## train, evaluate and predict on the built-in ICD-10-CM set
 	$(BIN)/hinet demo
 
 test: $(COMPILED)  ## all tests except slow and browser tests; includes doctests
-	$(BIN)/python -m pytest -q -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15 --ignore tests/browser
+	$(BIN)/python -m pytest -q -m "not slow" --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 15 --ignore tests/browser
 
 test-slow: $(COMPILED)  ## slow tests, such as a cluster that loses a worker in training
 	$(BIN)/python -m pytest -q -m slow --durations 5 --ignore tests/browser
 
 test-browser: $(COMPILED)  ## web page tests in Chromium, if installed; screenshots are in build/screenshots
-	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --durations 5 tests/browser
+	$(BIN)/python -m pytest -q -p no:schemathesis --numprocesses $(PROCESSES) --dist loadfile --durations 5 tests/browser
 
 check: $(EVERYTHING)  ## format, lint, types, import layers
 	$(BIN)/ruff format --check .
@@ -77,7 +79,7 @@ clean:  ## remove generated files
 
 $(CORE): pyproject.toml constraints.txt  # packages that users need, without torch
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(INSTALL) '.[demo]'
+	$(INSTALL) '.[demo,meaning]'
 	touch $@
 
 $(EVERYTHING): pyproject.toml constraints.txt  # also packages for tests and benchmarks

@@ -147,11 +147,12 @@ def main() -> None:
         with zipfile.ZipFile(wheel) as packed:
             assert "hinet/serving/page/index.html" in packed.namelist()
         install = (*pip, "install", "--no-compile")  # what is imported is compiled, and that is little
-        run(*install, f"{wheel}[demo]")
+        run(*install, f"{wheel}[demo,meaning]")
         sys.stdout.write(run(*pip, "freeze"))
         run(python.with_name("hinet"), "compile", "--quiet")
         demo = run(python.with_name("hinet"), "demo", cwd=folder)
         assert "bitten by a dog" in demo, demo
+        assert "static vectors of wordllama" in demo, demo
         check_commands(python.with_name("hinet"), folder)
         run(*install, f"{wheel}[serve]")
         check_service(python.with_name("hinet"), folder)

@@ -8,7 +8,7 @@ from hinet.engine import EngineSettings, FusedModel, Search, fit
 from hinet.metrics import accuracy
 
 icd = load_icd10cm()
-train, test = icd.train.take(np.arange(4_000)), icd.test.take(np.arange(400))
+train, test = icd.train.take(np.arange(1_500)), icd.test.take(np.arange(200))
 layers = Layers.of(icd.taxonomy, ends=sorted({*train.labels, *test.labels}))
 
 features, rows = TextFeatures.fit_transform(train.texts)

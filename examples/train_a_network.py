@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from hinet import Layers, Taxonomy, Traces
-from hinet.data.tfidf import tfidf_texts
+from hinet.data.datasets import tfidf_texts
 from hinet.networks import HiNet, SparseBag, SparseRows, Targets, TrainingSettings, marginals, predict_traces, train
 
 paths = [("Food", "Bread"), ("Food", "Milk"), ("Toys", "Ball"), ("Toys", "Doll"), ("Toys",)]

@@ -393,6 +393,29 @@ def tuning() -> Claims:
 
 
 @claims
+def few_rows() -> Claims:
+    page, found = "docs/meaning.md", results("few_rows")
+    methods = {
+        "words": "words only",
+        "box": "vectors of the extra `meaning`",
+        "encoder": "MiniLM as the encoder",
+        "nearest": "peer: MiniLM, the most similar row or title",
+        "svm": "peer: LinearSVC",
+    }
+    for method, title in methods.items():
+        cells = []
+        for size in ("0", "1000", "all"):
+            row = found.get(f"naics, {size}, {method}")
+            cells.append("-" if row is None else f"{100 * row['accuracy']:.1f} / {100 * row['phrases']:.0f}%")
+        yield page, row_of(title, *cells)
+    fixed = found["corrections, box"]
+    right = [f"{100 * fixed[f'{count}_corrected_right']:.0f}%" for count in (15, 300)]
+    yield page, f"are right at once: {right[0]} of 15, and {right[1]} of 300 given one by one"
+    before, few, many = (100 * fixed[name] for name in ("accuracy_before", "15_other_rows", "300_other_rows"))
+    yield page, f"is {before:.1f} before, {few:.1f} after 15 corrections and {many:.1f} after 300"
+
+
+@claims
 def ontologies() -> Claims:
     page = "docs/hierarchies.md"
     for syntax in ("N-Triples", "Turtle", "RDF/XML", "JSON-LD"):

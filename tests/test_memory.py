@@ -12,7 +12,7 @@ import pytest
 
 from hinet import FileError, HiNetError, Taxonomy, memory
 from hinet.engine.settings import MemoryPlan
-from hinet.files.text import read_text
+from hinet.files.streams import read_text
 from hinet.networks import DenseFeatures, SparseBag
 from tests.processes import run
 

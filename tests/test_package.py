@@ -66,11 +66,11 @@ def test_saved_text_model_predicts_without_training_packages(tmp_path: Path) -> 
         ["sklearn", "torch", "scipy.optimize", "scipy.stats", "pandas", "pyarrow.compute", "hinet.engine.training"],
         f"""
 from hinet.classifier.bundle import load_fitted
-import hinet.classifier.predictions
+import hinet.classifier.answers
 fitted, _ = load_fitted({str(tmp_path / "model")!r})
 found = fitted.predictor.traces(fitted.rows(["brown bread"]), 2)
 assert fitted.codec.decode_traces(found.traces)[0] == ("Food", "Bread")
-assert hinet.classifier.predictions.PredictedTraces(found)[0][0].steps == ("Food", "Food > Bread")
+assert hinet.classifier.answers.PredictedTraces(found)[0][0].steps == ("Food", "Food > Bread")
 """,
     )
 

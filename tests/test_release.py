@@ -113,7 +113,7 @@ def test_makefile_has_the_documented_targets() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in ("demo", "test", "check", "docs", "release"):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
-    assert "make docs" in (ROOT / ".ci" / "run").read_text()
+    assert "check docs" in (ROOT / ".ci" / "run").read_text()
 
 
 def test_committed_figures_match_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
