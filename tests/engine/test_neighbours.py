@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from hinet import Layers, Taxonomy, Traces
 from hinet.data.matrices import MixedRows
-from hinet.engine import EngineSettings, Search, fit
+from hinet.engine import EngineSettings, Search, ValidationRows, fit
 from hinet.engine.model.experts import Mix
 from hinet.engine.model.experts.neighbours import COSINE_WEIGHT, NEAREST, Memory, nearest_labels, quantised
 from hinet.engine.model.fused import FusedModel
@@ -100,6 +100,26 @@ def test_neighbours_count_more_for_unknown_words() -> None:
     assert unknown.near_score.max() > 2 * known.near_score.max()
 
 
+def test_validation_rows_teach_how_much_more_neighbours_count() -> None:
+    layers, rows = Layers.of(Taxonomy.from_edges(EDGES)), random_rows(24, seed=2)
+    traces = Traces.encode(layers, [LABELS[row % len(LABELS)] for row in range(24)])
+    vectors, twice = TextVectors(rows.dense.shape[1]), np.tile(np.arange(24), 2)
+    asked = replace(rows[twice], unknown=np.repeat([0, 1], 24).astype(np.float32))
+    right, wrong = traces.take(np.arange(24)), traces.take((np.arange(24) + 1) % 24)
+    growths = []
+    for known, unknown in ((wrong, right), (right, wrong)):
+        valid = ValidationRows(asked, Traces.joined(layers, [known, unknown]))
+        growths.append(fit(rows, traces, SETTINGS, valid=valid, vectors=vectors).experts.neighbours.growth[0])
+    assert growths[0] > growths[1]
+
+
+def test_the_title_of_a_branch_is_not_an_entry() -> None:
+    layers, rows = Layers.of(Taxonomy.from_edges(EDGES)), random_rows(3, seed=2)
+    traces = Traces.encode_sets(layers, [[LABELS[0]], LABELS[:2], [LABELS[1]]])
+    memory = fit(rows, traces, SETTINGS, vectors=TextVectors(rows.dense.shape[1])).experts.neighbours
+    assert memory.row.tolist() == [0, 2]
+
+
 def test_a_label_keeps_as_many_rows_as_the_settings_say() -> None:
     memory = trained().experts.neighbours
     rows = memory.row < 24
@@ -126,6 +146,7 @@ def test_a_saved_model_answers_the_same() -> None:
         ("label", lambda array: array[::-1].copy()),
         ("label", lambda array: np.full_like(array, 100)),
         ("row", lambda array: array[1:].copy()),
+        ("growth", lambda array: np.full_like(array, -1)),
         ("vector", lambda array: array[:, 0].copy()),
         ("vector", lambda array: array.astype(np.float32)),
     ],

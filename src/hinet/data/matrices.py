@@ -174,6 +174,20 @@ class SparseMatrix(NamedTuple):
         return len(self.indptr) - 1
 
 
+def without_unseen(held_out: Any, training: Any) -> MixedRows:
+    """Return held-out rows as rows of a later text: features that no training row has are unknown and left out."""
+    rows, dense = (held_out.sparse, held_out.dense) if isinstance(held_out, MixedRows) else (held_out, None)
+    trained = training.sparse if isinstance(training, MixedRows) else training
+    seen = np.bincount(trained.indices, minlength=rows.shape[1])[rows.indices] > 0
+    row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    count, known = (np.bincount(each, minlength=rows.shape[0]) for each in (row, row[seen]))
+    square, left = (np.bincount(row, weight, rows.shape[0]) for weight in (rows.data**2, rows.data**2 * seen))
+    scale = np.sqrt(square / np.maximum(left, 1e-12)).astype(np.float32)  # rows keep their length
+    kept = scipy.sparse.csr_array(((rows.data * scale[row])[seen], rows.indices[seen], offsets_of(known)), rows.shape)
+    unknown = (1 - known / np.maximum(count, 1)).astype(np.float32)
+    return MixedRows(kept, np.zeros((rows.shape[0], 0), np.float32) if dense is None else dense, unknown)
+
+
 def unit_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return rows of length 1; a row of zeros stays."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -57,6 +57,7 @@ class TrainingContext:
     dropout: Dropout
     plain_dropout: Dropout  # dropout of members that ignore dense columns
     valid: tuple[SparseMatrix, Targets] | None
+    valid_unknown: NDArray[Any] | None  # share of unknown n-grams of each validation row
     monitored: ValidationRows | None  # rows whose accuracy is recorded after every epoch
 
     @property

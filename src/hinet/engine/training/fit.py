@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data import Traces
+from hinet.data.matrices import without_unseen
 from hinet.data.spill import Spill
 from hinet.engine.model.fused import FusedModel
 from hinet.engine.settings import EngineSettings
@@ -147,7 +148,7 @@ def _mix_from_holdout(data: PlanInput) -> Blend:
         rows=data.rows[rest],
         traces=data.traces.take(rest),
         sample_weight=None if data.sample_weight is None else data.sample_weight[rest],
-        valid=ValidationRows(data.rows[held_out], data.traces.take(held_out)),
+        valid=ValidationRows(without_unseen(data.rows[held_out], data.rows[rest]), data.traces.take(held_out)),
     )
     plan = part.plan()
     _train(part, plan, SilentProgress(), None, 0.0, False, None)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.model.experts import EXPERTS, Experts, Floats, Mix
+from hinet.engine.model.experts import EXPERTS, NEIGHBOURS, Experts, Floats, Memory, Mix
 from hinet.engine.model.groups import Groups, Targets
 from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.training.context import ExpertTraining, TrainingContext
@@ -20,6 +20,7 @@ MAX_ROWS = 4_000  # validation rows used
 PRIOR = 4.0  # cost of the squared distance from the start, in rows: a few correct rows say little
 MIN_WEIGHT = 1e-3  # smaller weights become zero: the expert is not worth its time
 CANDIDATE_WEIGHT = 0.2  # weight of a candidate in the mix before it is learned
+GROWTHS = (0.0, 2.0, 5.0, 10.0, 20.0)  # growths of the weight of neighbours with unknown words that are tried
 MIN_GAIN, MIN_TOTAL_GAIN = 0.002, 1.0  # minimum gain in cost per validation row, and in total, to add a candidate
 
 
@@ -28,6 +29,7 @@ class Blend(NamedTuple):
 
     mix: Floats
     chosen: dict[str, float]  # keys are names of experts
+    growth: float | None = None  # how much more neighbours count for a text without known words
 
 
 def usual_mix(*, wide: bool, flat: bool, long: bool = False, vectors: bool = False, several: bool = False) -> Floats:
@@ -133,26 +135,44 @@ def blend(context: TrainingContext, experts: Experts, trainings: Mapping[str, Ex
     several = context.layers.multilabel
     counts = None if several else context.counts
 
-    def with_mix(experts: Experts) -> tuple[Experts, float]:
+    def with_mix(experts: Experts, rows: SparseMatrix) -> tuple[Experts, float]:
         mix, cost = learned_mix(MixCost(rows, targets, context.groups, experts, counts))
         return experts._replace(mix=mix), cost
 
-    best, lowest = with_mix(experts)
+    best, lowest = with_mix(experts, rows)
     gain, chosen = max(MIN_GAIN, MIN_TOTAL_GAIN / max(len(targets), 1)), dict[str, float]()
+    growth = None
+    for tried_growth, tried_rows in _rows_by_growth(context, experts.neighbours) if experts.mix[NEIGHBOURS] else ():
+        tried, cost = with_mix(experts, tried_rows)
+        if cost < lowest - gain:
+            best, lowest, rows, growth = tried, cost, tried_rows, tried_growth
     for index, record in enumerate(EXPERTS):
         base, training = best if chosen else experts, trainings.get(record.name)
         for parameter, make in (training.candidates() if training else {}).items():
             start = base.mix.copy()
             start[index] = CANDIDATE_WEIGHT
-            tried, cost = with_mix(base._replace(**{record.name: make()}, mix=start))
+            tried, cost = with_mix(base._replace(**{record.name: make()}, mix=start), rows)
             if tried.mix[index] and cost < lowest - gain:
                 best, lowest, chosen = tried, cost, chosen | {record.name: parameter}
     if several:
-        return Blend(best.mix, chosen)
-    return Blend(scaled_mix(MixCost(rows, targets, context.groups, best)), chosen)
+        return Blend(best.mix, chosen, growth)
+    return Blend(scaled_mix(MixCost(rows, targets, context.groups, best)), chosen, growth)
+
+
+def _rows_by_growth(context: TrainingContext, memory: Memory) -> Iterator[tuple[float, SparseMatrix]]:
+    """Yield validation rows whose neighbours count more or less with unknown words than the memory says."""
+    unknown = context.valid_unknown
+    if context.valid is None or unknown is None:
+        return
+    rows, own = context.valid[0], memory.factor(unknown)
+    for growth in GROWTHS:
+        factor: Floats = np.divide(memory.with_growth(growth).factor(unknown), own, dtype=np.float32)
+        yield growth, rows._replace(near_score=rows.near_score * factor[:, None])
 
 
 def blended(experts: Experts, blend: Blend, trainings: Mapping[str, ExpertTraining]) -> Experts:
     """Return experts with the mix of a blend, and the candidates that it chose."""
     added = {name: trainings[name].candidates()[parameter]() for name, parameter in blend.chosen.items()}
+    if blend.growth is not None:
+        added["neighbours"] = experts.neighbours.with_growth(blend.growth)
     return experts._replace(**added, mix=blend.mix)

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from hinet.data.matrices import unit_rows
 from hinet.engine.model.experts import Memory
-from hinet.engine.model.experts.neighbours import MAX_WIDTH
+from hinet.engine.model.experts.neighbours import FEW_ROWS_GROWTH, GROWTH, MAX_WIDTH
 from hinet.engine.model.experts.record import Floats
 from hinet.engine.model.groups import LabelSpans
 from hinet.engine.settings import MemoryPlan
@@ -19,6 +19,7 @@ from hinet.engine.training.rows import InMemoryRows, StreamedRows
 from hinet.engine.training.title_units import TitleColumns
 
 CLUSTERING_STEPS = 4
+FEW_ROWS = 5_000  # with fewer rows most texts have unknown words, which say less
 
 
 class TextVectors(NamedTuple):
@@ -39,8 +40,9 @@ def memory_of(rows: InMemoryRows, vectors: TextVectors | None, spans: LabelSpans
     arrays, dense = rows.targets.arrays, rows.matrix.dense
     title_rows = 0 if isinstance(rows, StreamedRows) else vectors.title_rows  # those of a stream are anywhere
     count = len(dense) - title_rows
-    row = np.repeat(np.arange(len(dense)), np.diff(arrays.row_offsets))
-    own = row < count
+    labels_of_row = np.diff(arrays.row_offsets)
+    row = np.repeat(np.arange(len(dense)), labels_of_row)
+    own = (row < count) & (labels_of_row[row] == 1)  # the title of a branch does not tell its labels apart
     label = spans.labels_at(arrays.end_neurons())[arrays.entry_target[own]]
     columns = dense[:, dense.shape[1] - vectors.width :]
     kept = medoids(columns, row[own], label, entries_per_label)
@@ -52,7 +54,8 @@ def memory_of(rows: InMemoryRows, vectors: TextVectors | None, spans: LabelSpans
         known = np.flatnonzero((neuron_of[nodes] >= 0) & layers.ends[neuron_of[nodes]])
         of_title = spans.labels_at(neuron_of[nodes[known]])
         parts.append(Memory.of(vectors.titles.columns[known], of_title, count + known))
-    return parts[0].joined(parts[1]) if len(parts) > 1 else parts[0]
+    memory = parts[0].joined(parts[1]) if len(parts) > 1 else parts[0]
+    return memory.with_growth(FEW_ROWS_GROWTH if count < FEW_ROWS else GROWTH)
 
 
 def medoids(columns: Floats, row: NDArray[np.int64], label: NDArray[np.int64], limit: int) -> NDArray[np.int64]:

@@ -29,7 +29,8 @@ from hinet.metrics import accuracy
 from hinet.progress import EpochRecord
 from hinet.taxonomy import STOP, Layers
 
-USUAL_NEIGHBOURS, FEW_ROWS_NEIGHBOURS = 0.12, 0.6  # weight of neighbours in the mix
+USUAL_NEIGHBOURS, FEW_ROWS_NEIGHBOURS = 0.12, 0.5  # weight of neighbours in the mix
+FEW_ROWS_SCALE = 0.6  # factor of all weights, as few rows make experts too sure
 MAX_MONITORED = 2_000  # validation rows whose accuracy is recorded after every epoch
 MIN_HOLDOUT_ROWS, MAX_HOLDOUT_ROWS = 500, 20_000  # numbers of training rows for which a holdout decides the mix
 
@@ -152,7 +153,10 @@ class TrainingPlan:
             several=context.layers.multilabel,
         )
         if "neighbours" in trained:
-            mix[NEIGHBOURS] = FEW_ROWS_NEIGHBOURS if context.row_count < MIN_HOLDOUT_ROWS else USUAL_NEIGHBOURS
+            mix[NEIGHBOURS] = USUAL_NEIGHBOURS
+            if context.row_count < MIN_HOLDOUT_ROWS:
+                mix[NEIGHBOURS] = FEW_ROWS_NEIGHBOURS
+                mix *= np.float32(FEW_ROWS_SCALE)
         return Experts(**arrays, spans=context.spans, mix=mix)
 
     def trained(self) -> Experts:
@@ -200,8 +204,10 @@ def _context(rows: InMemoryRows, data: PlanInput, start: FusedModel | None) -> T
         checked = None if checked is None else (with_merged(checked[0], merged, features), checked[1])
     spans = LabelSpans.of(layers)
     memory = memory_of(rows, data.vectors, spans, settings.neighbours)
+    valid_unknown = None
     if valid is not None and checked is not None:
-        checked = with_nearest(checked[0], columns, memory, getattr(valid.rows, "unknown", None)), checked[1]
+        valid_unknown = getattr(valid.rows, "unknown", None)
+        checked = with_nearest(checked[0], columns, memory, valid_unknown), checked[1]
     matrix = None
     if settings.whiten and has_dense and starts_fresh and not layers.multilabel:
         arrays = rows.targets.arrays
@@ -228,6 +234,7 @@ def _context(rows: InMemoryRows, data: PlanInput, start: FusedModel | None) -> T
         dropout=settings.dropout_for(redundant=redundant, dense=has_dense),
         plain_dropout=settings.dropout_for(redundant=redundant),
         valid=checked,
+        valid_unknown=valid_unknown,
         monitored=monitored,
     )
 

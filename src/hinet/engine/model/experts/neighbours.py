@@ -25,7 +25,8 @@ from hinet.files.schema import ArraySpec, Schema, bytes_of, floats, indices
 F4 = np.float32
 NEAREST = 32  # labels that score for a row
 COSINE_WEIGHT = 20.0  # logit of a cosine of 1, before it is mixed
-UNKNOWN_WEIGHT = 5.0  # how much more neighbours count for a text without known words
+FEW_ROWS_GROWTH, GROWTH, GROWTH_POWER = 5.0, 10.0, 3  # neighbours count 1 + growth * u ** 3 times, see Memory.factor
+MAX_GROWTH = 100.0
 BLOCK_ROWS, BLOCK_ENTRIES = 512, 8_192  # rows and entries compared at a time
 CORRECTION_BOOST, BOOST_FROM = 1.5, 0.6  # what a correction adds to a cosine of 1, and the cosine at which it begins
 MAX_ROW = np.iinfo(np.int32).max
@@ -41,6 +42,7 @@ class Memory(NamedTuple):
     label: NDArray[np.int32]  # (entries,)
     row: NDArray[np.int32]  # (entries,) number of the training row; those of titles and later rows come after these
     boost: Floats  # (entries,) what an entry adds to a cosine of 1; more than 0 for corrections
+    growth: Floats = np.full(1, GROWTH, F4)  # (1,) how much more neighbours count for a text without known words
 
     @classmethod
     def none(cls) -> Memory:
@@ -66,7 +68,7 @@ class Memory(NamedTuple):
             np.append(self.row, other.row),
             np.append(self.boost, other.boost),
         )
-        return both.take(np.lexsort((both.row, both.label)))
+        return both._replace(growth=self.growth).take(np.lexsort((both.row, both.label)))
 
     def with_corrections(self, corrections: Memory) -> Memory:
         """Return the entries with corrections; of several corrections of the same text the last one counts."""
@@ -78,7 +80,16 @@ class Memory(NamedTuple):
 
     def take(self, entries: NDArray[np.int64]) -> Memory:
         """Return the chosen entries."""
-        return Memory(self.vector[entries], self.label[entries], self.row[entries], self.boost[entries])
+        return Memory(self.vector[entries], self.label[entries], self.row[entries], self.boost[entries], self.growth)
+
+    def with_growth(self, growth: float) -> Memory:
+        """Return the same entries with another growth of their weight."""
+        return self._replace(growth=np.full(1, growth, F4))
+
+    def factor(self, unknown: NDArray[Any]) -> Floats:
+        """Return how much neighbours count for texts, given their shares of unknown n-grams."""
+        factor: Floats = 1 + self.growth * unknown.astype(F4) ** GROWTH_POWER
+        return factor
 
 
 def quantised(vectors: Floats) -> NDArray[np.int8]:
@@ -97,7 +108,7 @@ def with_nearest(rows: SparseMatrix, columns: int, memory: Memory, unknown: NDAr
         return rows
     label, score = nearest_labels(vectors_of(rows, columns, width), memory)
     if unknown is not None:
-        score *= (1 + UNKNOWN_WEIGHT * unknown.astype(F4))[:, None]
+        score *= memory.factor(unknown)[:, None]
     return rows._replace(near_label=label, near_score=score)
 
 
@@ -211,6 +222,7 @@ class NeighbourRecord(ExpertRecord):
             "neighbours.label": indices("remembered", below="labels"),
             "neighbours.row": ArraySpec(("remembered",), "iu", 0, MAX_ROW),
             "neighbours.boost": floats("remembered", low=0, high=MAX_BOOST, optional=True),
+            "neighbours.growth": floats(1, low=0, high=MAX_GROWTH),
         }
 
     def write(self, expert: Memory) -> dict[str, NDArray[Any]]:
@@ -219,13 +231,15 @@ class NeighbourRecord(ExpertRecord):
             return {}
         label, row = map(narrowest, (expert.label, expert.row))
         arrays = {"neighbours.vector": expert.vector, "neighbours.label": label, "neighbours.row": row}
+        arrays |= {"neighbours.growth": expert.growth}
         return arrays | ({"neighbours.boost": expert.boost} if expert.boost.any() else {})
 
     def read(self, arrays: Arrays) -> Memory:
         """Return the memory of named arrays."""
         label, row = (np.array(arrays[f"neighbours.{name}"], np.int32) for name in ("label", "row"))
         boost = np.array(arrays.get("neighbours.boost", np.zeros(len(label))), F4)
-        return Memory(np.array(arrays["neighbours.vector"], np.int8), label, row, boost)
+        growth = np.array(arrays["neighbours.growth"], F4)
+        return Memory(np.array(arrays["neighbours.vector"], np.int8), label, row, boost, growth)
 
     def check(self, expert: Memory, groups: Groups) -> None:
         """Raise HiNetError if labels are not sorted or vectors are too wide."""
