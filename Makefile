@@ -53,6 +53,7 @@ bench: $(EVERYTHING)  ## slow measurements; HINET_DATA is the folder of the data
 	$(BIN)/python benchmarks/lshtc/run.py
 	$(BIN)/python benchmarks/meaning.py
 	$(BIN)/python benchmarks/unknown_words.py
+	$(BIN)/python benchmarks/few_rows.py
 	$(BIN)/python benchmarks/several_labels.py
 	$(BIN)/python benchmarks/serve.py
 	$(BIN)/python benchmarks/tune.py

@@ -54,10 +54,10 @@ def with_titles(task: Task, rows: Rows) -> Rows:
 def hinet(method: str, task: Task, rows: Rows, seed: int) -> Answers:
     """Train hinet with its defaults."""
     options = {"encoder": packaged_encoder()} if method == "encoder" else OPTIONS[method]
-    classifier = HiNetClassifier(task.taxonomy, random_state=seed, **options)
+    classifier, labels = HiNetClassifier(task.taxonomy, random_state=seed, **options), sorted(set(task.train.labels))
     if not rows.texts:
-        return classifier.fit_taxonomy(sorted(set(task.train.labels))).predict
-    return classifier.fit(rows.texts, rows.labels).predict
+        return classifier.fit_taxonomy(labels).predict
+    return classifier.partial_fit(rows.texts, rows.labels, classes=labels).predict
 
 
 def encode(texts: list[str]) -> Any:

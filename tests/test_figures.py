@@ -400,14 +400,19 @@ def few_rows() -> Claims:
         "box": "vectors of the extra `meaning`",
         "encoder": "MiniLM as the encoder",
         "nearest": "peer: MiniLM, the most similar row or title",
+        "logistic": "peer: MiniLM, logistic regression",
         "svm": "peer: LinearSVC",
+        "fasttext": "peer: fastText",
     }
+
+    def cell(name: str, size: str, method: str) -> str:
+        row = found.get(f"{name}, {size}, {method}")
+        return "-" if row is None else f"{100 * row['accuracy']:.1f} / {100 * row['phrases']:.0f}%"
+
     for method, title in methods.items():
-        cells = []
-        for size in ("0", "1000", "all"):
-            row = found.get(f"naics, {size}, {method}")
-            cells.append("-" if row is None else f"{100 * row['accuracy']:.1f} / {100 * row['phrases']:.0f}%")
-        yield page, row_of(title, *cells)
+        yield page, row_of(title, *(cell("naics", size, method) for size in ("0", "100", "300", "1000", "3000", "all")))
+    for method in ("words", "box", "encoder", "nearest"):
+        yield page, row_of(methods[method], *(cell("icd", size, method) for size in ("0", "1000", "all")))
     fixed = found["corrections, box"]
     right = [f"{100 * fixed[f'{count}_corrected_right']:.0f}%" for count in (15, 300)]
     yield page, f"are right at once: {right[0]} of 15, and {right[1]} of 300 given one by one"

@@ -1,13 +1,18 @@
-"""Draw the figures of the documentation as SVG files in ``docs/figures``: illustrations with invented probabilities."""
+"""Draw the figures of the documentation as SVG files in ``docs/figures``.
+
+All are illustrations with invented probabilities, except the curve of few rows, which shows committed results.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[1] / "docs" / "figures"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "figures"
 INK, FAINT, BEST, OTHER, STOP = "#1f2430", "#9aa3b2", "#3949ab", "#eef0f7", "#fff3d6"
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -210,6 +215,45 @@ def draw_coverage() -> None:
     drawing.write("coverage.svg")
 
 
+SIZES = ("0", "100", "300", "1000", "3000", "all")
+CURVES = {  # method of benchmarks/few_rows.py: name, colour
+    "encoder": ("hinet, MiniLM", "#3949ab"),
+    "box": ("hinet, extra meaning", "#00897b"),
+    "words": ("hinet, words", "#8e9bd6"),
+    "nearest": ("MiniLM, nearest", "#e65100"),
+    "logistic": ("MiniLM, logistic regression", "#c2185b"),
+    "svm": ("LinearSVC", "#6d4c41"),
+    "fasttext": ("fastText", "#9aa3b2"),
+}
+
+
+def draw_few_rows() -> None:
+    """Draw accuracy and the share of right phrases against the number of rows, for NAICS."""
+    results = json.loads((ROOT / "benchmarks" / "results" / "few_rows.json").read_text())["results"]
+    drawing = Drawing(
+        760, 340, "Accuracy and right first answers to everyday phrases by number of training rows, NAICS"
+    )
+    for left, name, title in ((50.0, "accuracy", "test rows right"), (420.0, "phrases", "everyday phrases right")):
+        bottom, width, height = 270.0, 290.0, 210.0
+        drawing.text((left + width / 2, 36), title, bold=True)
+        for share in (0.0, 0.2, 0.4, 0.6, 0.8):
+            level = bottom - height * share / 0.85
+            drawing.line((left, level), (left + width, level), dashed=share > 0)
+            drawing.text((left - 18, level + 4), f"{share:.0%}", size=11, faint=True)
+        for step, size in enumerate(SIZES):
+            drawing.text((left + width * step / 5, bottom + 18), size, size=11, faint=True)
+        for method, (_, colour) in CURVES.items():
+            shares = [(step, results.get(f"naics, {size}, {method}", {}).get(name)) for step, size in enumerate(SIZES)]
+            points = [(left + width * step / 5, bottom - height * share / 0.85) for step, share in shares if share]
+            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+            drawing.parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
+    for number, (label, colour) in enumerate(CURVES.values()):
+        x, y = 30 + 185 * (number % 4), 308 + 18 * (number // 4)
+        drawing.parts.append(f'<rect x="{x}" y="{y - 9}" width="14" height="4" fill="{colour}"/>')
+        drawing.text((x + 20, y - 3), label, size=11, start=True)
+    drawing.write("few_rows.svg")
+
+
 def _where(function: Callable[[float], float], value: float) -> float:
     """Return the argument between 0 and 1 at which an increasing function has a value."""
     low, high = 0.0, 1.0
@@ -222,7 +266,7 @@ def _where(function: Callable[[float], float], value: float) -> float:
 def main() -> None:
     """Draw all figures."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for draw in (draw_trace, draw_layers, draw_downpour, draw_coverage):
+    for draw in (draw_trace, draw_layers, draw_downpour, draw_coverage, draw_few_rows):
         draw()
 
 

@@ -28,6 +28,14 @@ def codes(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_installed_vectors_are_used_unless_declined(codes: Path) -> None:
+    train = ["train", "--taxonomy", "codes.csv", "--out"]
+    assert "static vectors of wordllama" in run_hinet(*train, "model", cwd=codes).stderr
+    assert "static vectors" not in run_hinet(*train, "plain", "--vectors", "none", cwd=codes).stderr
+    (codes / "settings.json").write_text('{"vectors": null}')
+    assert "static vectors" not in run_hinet(*train, "other", "--settings", "settings.json", cwd=codes).stderr
+
+
 def test_from_a_taxonomy_to_answers_and_to_the_first_rows(codes: Path) -> None:
     done = run_hinet("train", "--taxonomy", "codes.csv", "--out", "model", cwd=codes)
     assert done.returncode == 0, done.stderr

@@ -121,8 +121,10 @@ def train(
     source.report(validation.risk, run)
     share = validation.valid_share if isinstance(source, TrainingStream) else None
     held_out = {"validation_fraction": share, "checkpoint": checkpoints}
-    parameters = training.parameters | run.parameters | source.parameters | held_out
-    classifier = _classifier(parameters, known, given_options(context))
+    parameters, given = training.parameters | run.parameters | source.parameters | held_out, given_options(context)
+    if isinstance(source, TaxonomyAlone) and not {"vectors", "encoder"} & {*given, *known}:
+        parameters["vectors"] = "auto"  # titles alone have few words
+    classifier = _classifier(parameters, known, given)
     with _resumable(checkpoints):
         risk_error, columns = source.fit(classifier, validation.risk, cluster, split)
     notes = {COLUMNS: columns.to_dict()}

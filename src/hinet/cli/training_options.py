@@ -10,7 +10,10 @@ from hinet.cli.options import option, shared_options
 from hinet.errors import HiNetError
 
 _EPOCHS = "Training epochs (default: chosen from the number of rows; 3 with --fine-tune)."
-_VECTORS = "Static vectors of words: a folder of 'vectors distill', a file, or 'auto' for those of the extra 'meaning'."
+_VECTORS = (
+    "Static vectors of words: a folder of 'vectors distill', a file, or 'auto' for those of the extra 'meaning' if it "
+    "is installed (default: 'auto' without rows, else 'none')."
+)
 _MIN_DF = "Minimum number of rows that contain a word or n-gram (default: 1 for at most 3,000 rows, else 2)."
 _STREAM = "Train on rows from disk, in constant memory (default: if they would not fit in memory)."
 _KEEP = "Keep some training and validation rows, as features, in the model; 'update' learns from them."
@@ -93,6 +96,7 @@ class TrainingOptions:
         """The parameters of a classifier that these options give."""
         return {
             **{name: getattr(self, name) for name in _PARAMETERS},
+            "vectors": None if self.vectors == "none" else self.vectors,
             "multilabel": "auto" if self.multilabel is None else self.multilabel,
             "objective": self.parsed_objective,
             "engine": "torch" if self.fine_tune else "auto",

@@ -144,11 +144,14 @@ def _mix_from_holdout(data: PlanInput) -> Blend:
     order = np.random.default_rng(data.settings.seed).permutation(data.rows.shape[0] - titles)
     held_out = np.sort(order[: len(order) // HOLDOUT_SHARE])
     rest = np.setdiff1d(np.arange(data.rows.shape[0]), held_out)
+    held_rows = data.rows[held_out]
+    if data.vectors is not None:  # neighbours count by what is unknown
+        held_rows = without_unseen(held_rows, data.rows[rest])
     part = data._replace(
         rows=data.rows[rest],
         traces=data.traces.take(rest),
         sample_weight=None if data.sample_weight is None else data.sample_weight[rest],
-        valid=ValidationRows(without_unseen(data.rows[held_out], data.rows[rest]), data.traces.take(held_out)),
+        valid=ValidationRows(held_rows, data.traces.take(held_out)),
     )
     plan = part.plan()
     _train(part, plan, SilentProgress(), None, 0.0, False, None)
