@@ -125,9 +125,10 @@ class TitleRows:
         """Return the labels of the titles."""
         return Traces.of_node_lists(layers, *_labels_of(layers, self.nodes))
 
-    def columns_of(self, rows: Any) -> TitleColumns | None:
-        """Return the dense columns of the titles, which are the last of ``rows``; None without dense columns."""
-        return TitleColumns(rows.dense[-len(self) :], self.nodes) if isinstance(rows, MixedRows) else None
+    def columns_of(self, rows: Any) -> TitleColumns:
+        """Return the dense columns of the titles, which are the last of ``rows``."""
+        dense = rows.dense[-len(self) :] if isinstance(rows, MixedRows) else np.zeros((len(self), 0), np.float32)
+        return TitleColumns(dense, self.nodes)
 
     def weights_after(self, weights: NDArray[np.float64] | None, traces: Traces) -> NDArray[np.float64]:
         """Return the weights of rows with those of the titles appended."""

@@ -26,7 +26,7 @@ ARRAYS = 4  # arrays of that size in memory at a time
 class TitleColumns(NamedTuple):
     """Dense columns and nodes of titles; titles that are also training rows are the last of these."""
 
-    columns: Floats  # (titles, d)
+    columns: Floats  # (titles, d), without columns if rows have no dense ones
     nodes: NDArray[np.int64]  # (titles,)
 
     def memory(self, layers: Layers) -> int:
