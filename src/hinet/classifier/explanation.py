@@ -147,8 +147,8 @@ def nearest_texts(fitted: Fitted, row: Any, count: int = NEAREST_TEXTS) -> tuple
         return ()
     experts, layers = fitted.search.model.experts, fitted.codec.layers
     memory = experts.neighbours
-    entry, cosine = nearest_entries(fitted.search.text_vectors(row), memory, count)
-    found = []
+    entry, cosine = nearest_entries(fitted.search.text_vectors(row), memory, 2 * count)
+    found: list[Neighbour] = []
     for number, similarity in zip(entry.tolist(), cosine.tolist(), strict=True):
         node = int(layers.node[experts.spans.neuron[memory.label[number]]])
         position = int(memory.row[number])
@@ -156,8 +156,9 @@ def nearest_texts(fitted: Fitted, row: Any, count: int = NEAREST_TEXTS) -> tuple
         text, origin = known or (None, "correction" if memory.boost[number] > 0 else "row")
         label = fitted.codec.decode(np.array([node]))[0]
         row_number = position if known is not None and origin == "row" else None
-        found.append(Neighbour(text, label, node, similarity, origin, row_number))
-    return tuple(found)
+        if text is None or (text, node) not in [(each.text, each.node) for each in found]:  # a title with its context
+            found.append(Neighbour(text, label, node, similarity, origin, row_number))
+    return tuple(found[:count])
 
 
 def _log_p(fitted: Fitted, group_parts: Callable[[int], GroupParts], option: int) -> float:

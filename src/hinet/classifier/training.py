@@ -284,8 +284,9 @@ class Training:
         if stream is None:
             whole, held_out = labelled.with_titles(titles), self._held_out(labelled, features)
             valid, several = validation_rows(labelled.codec, held_out), labelled.codec.sets is not None
-            last = labelled.titles if titles is None else titles
-            columns = None if last is None else last.columns_of(rows)
+            columns = None if titles is None else titles.columns_of(rows)
+            if labelled.titles is not None and isinstance(rows, MixedRows):  # else the mix is learned on titles, too
+                columns = labelled.titles.columns_of(rows)
             if several and is_dense(features) and isinstance(rows, MixedRows):  # all columns get dropout then
                 rows = rows.tocsr()
                 valid = valid and replace(valid, rows=valid.rows.tocsr())
