@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from hinet import HiNetClassifier, HiNetError
-from hinet.data.matrices import MixedRows, SparseMatrix, as_csr, check_rows, without_unseen
+from hinet.data.matrices import MixedRows, SparseMatrix, as_csr, check_rows, seen_features, without_unseen
 from hinet.engine import Search
 from hinet.networks import predict_traces
 from tests.classifier.data import small
@@ -173,7 +173,10 @@ def test_a_search_rejects_rows_with_other_features(fitted: HiNetClassifier) -> N
 def test_held_out_rows_lose_features_that_no_training_row_has() -> None:
     training = sp.csr_array(np.array([[1.0, 1, 0, 0], [0, 1, 0, 0]], np.float32))
     held_out = sp.csr_array(np.array([[3.0, 0, 4, 0], [0, 0, 0, 2], [0, 1, 0, 0]], np.float32))
-    rows = without_unseen(held_out, training)
+    seen = seen_features(training)
+    rows = without_unseen(held_out, seen, words=4)
     np.testing.assert_allclose(rows.sparse.toarray(), [[5, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]])
     np.testing.assert_allclose(rows.unknown, [0.5, 1, 0])
-    np.testing.assert_array_equal(without_unseen(MixedRows(held_out, np.ones((3, 2), np.float32)), training).dense, 1)
+    assert without_unseen(held_out, seen, words=3).unknown.tolist() == [0.5, 0, 0]  # others are not word n-grams
+    mixed = MixedRows(held_out, np.ones((3, 2), np.float32))
+    np.testing.assert_array_equal(without_unseen(mixed, seen_features(mixed), words=4).dense, 1)

@@ -38,6 +38,12 @@ def trained(**changes: Any) -> FusedModel:
     return fit(rows, traces, replace(SETTINGS, **changes), vectors=TextVectors(6, titles))
 
 
+def with_growth(growth: float) -> FusedModel:
+    model = trained()
+    memory = model.experts.neighbours.with_growth(growth)
+    return replace(model, experts=model.experts._replace(neighbours=memory))
+
+
 def test_nearest_labels_are_those_with_the_greatest_cosine() -> None:
     random = np.random.default_rng(0)
     vectors, label = random.normal(size=(400, 8)).astype(np.float32), random.integers(0, 90, 400)
@@ -120,6 +126,20 @@ def test_the_title_of_a_branch_is_not_an_entry() -> None:
     assert memory.row.tolist() == [0, 2]
 
 
+def test_remembered_rows_keep_what_was_learned() -> None:
+    model, rows = with_growth(3.0), random_rows(2, seed=7)
+    traces = Traces.encode_sets(model.layers, [LABELS[:2], [LABELS[2]]])
+    for limit in (None, 4):
+        memory = Search(model).remembering(rows, traces, 100, limit).model.experts.neighbours
+        assert memory.growth[0] == 3
+        assert memory.row[memory.row >= 100].tolist() == [101]  # a row with several labels is not an entry
+
+
+def test_an_empty_memory_keeps_what_was_learned() -> None:
+    entries = trained().experts.neighbours
+    assert entries.take(np.zeros(0, np.int64)).with_growth(3.0).joined(entries).growth[0] == 3
+
+
 def test_a_label_keeps_as_many_rows_as_the_settings_say() -> None:
     memory = trained().experts.neighbours
     rows = memory.row < 24
@@ -135,7 +155,7 @@ def test_medoids_are_rows_of_different_clusters() -> None:
 
 
 def test_a_saved_model_answers_the_same() -> None:
-    model, rows = trained(), random_rows(20, seed=5)
+    model, rows = with_growth(3.0), random_rows(20, seed=5, unknown=np.ones(20, np.float32))
     again = FusedModel.from_arrays(model.layers, model.to_arrays())
     np.testing.assert_array_equal(Search(again).traces(rows).traces.log_p, Search(model).traces(rows).traces.log_p)
 
@@ -147,6 +167,9 @@ def test_a_saved_model_answers_the_same() -> None:
         ("label", lambda array: np.full_like(array, 100)),
         ("row", lambda array: array[1:].copy()),
         ("growth", lambda array: np.full_like(array, -1)),
+        ("growth", lambda array: np.full_like(array, np.nan)),
+        ("growth", lambda array: np.full_like(array, 1e9)),
+        ("growth", lambda array: np.repeat(array, 2)),
         ("vector", lambda array: array[:, 0].copy()),
         ("vector", lambda array: array.astype(np.float32)),
     ],
@@ -168,12 +191,13 @@ def test_forged_neighbours_wider_than_the_rows_are_refused() -> None:
 
 
 def test_neighbours_move_with_their_labels() -> None:
-    model = trained()
+    model = with_growth(3.0)
     taxonomy = Taxonomy.from_edges([("toys", "train"), ("toys", "car"), ("food", "milk"), ("food", "rice")])
     layers = Layers.of(taxonomy)
     old = model.layers.taxonomy
     came_from = np.array([old.ids.index(each) if each in old.ids else -1 for each in taxonomy.ids] + [-1])
     moved = model.transferred(layers, came_from)
+    assert moved.experts.neighbours.growth[0] == 3
 
     def labels(fused: FusedModel) -> list[str]:
         neurons = fused.experts.spans.neuron[fused.experts.neighbours.label]

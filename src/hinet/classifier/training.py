@@ -321,7 +321,9 @@ class Training:
         parts = [text.meaning.columns(texts, self.threads) for texts in known.in_context(codec.taxonomy)]
         columns = sum((unit_rows(part) for part in parts), np.zeros((len(known), text.meaning.width), np.float32))
         found = TitleColumns(columns, known.nodes) if len(known) else None
-        return TextVectors(text.meaning.width, found, 0 if titles is None else len(titles)), tuple(known.texts)
+        title_rows = 0 if titles is None else len(titles)
+        words = len(text.features.words) or text.features.count
+        return TextVectors(text.meaning.width, found, title_rows, words), tuple(known.texts)
 
     def _held_out(self, labelled: LabelledRows, features: Features) -> HeldOut | None:
         if labelled.valid is None:

@@ -174,18 +174,26 @@ class SparseMatrix(NamedTuple):
         return len(self.indptr) - 1
 
 
-def without_unseen(held_out: Any, training: Any) -> MixedRows:
-    """Return held-out rows as rows of a later text: features that no training row has are unknown and left out."""
+def without_unseen(held_out: Any, seen: NDArray[np.bool_], words: int) -> MixedRows:
+    """Return held-out rows as those of later texts: features that no training row has, ``~seen``, are unknown.
+
+    The first ``words`` features are word n-grams; their unknown share counts as that of the text.
+    """
     rows, dense = (held_out.sparse, held_out.dense) if isinstance(held_out, MixedRows) else (held_out, None)
-    trained = training.sparse if isinstance(training, MixedRows) else training
-    seen = np.bincount(trained.indices, minlength=rows.shape[1])[rows.indices] > 0
-    row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    count, known = (np.bincount(each, minlength=rows.shape[0]) for each in (row, row[seen]))
-    square, left = (np.bincount(row, weight, rows.shape[0]) for weight in (rows.data**2, rows.data**2 * seen))
-    scale = np.sqrt(square / np.maximum(left, 1e-12)).astype(np.float32)  # rows keep their length
-    kept = scipy.sparse.csr_array(((rows.data * scale[row])[seen], rows.indices[seen], offsets_of(known)), rows.shape)
-    unknown = (1 - known / np.maximum(count, 1)).astype(np.float32)
-    return MixedRows(kept, np.zeros((rows.shape[0], 0), np.float32) if dense is None else dense, unknown)
+    count = rows.shape[0]
+    row, known, word = np.repeat(np.arange(count), np.diff(rows.indptr)), seen[rows.indices], rows.indices < words
+    of_words, known_words, left = (np.bincount(row[chosen], minlength=count) for chosen in (word, word & known, known))
+    unknown = np.where(of_words, 1 - known_words / np.maximum(of_words, 1), 0).astype(np.float32)
+    square, kept_square = (np.bincount(row, weight, count) for weight in (rows.data**2, rows.data**2 * known))
+    scale = np.sqrt(square / np.maximum(kept_square, 1e-12)).astype(np.float32)  # rows keep their length
+    kept = scipy.sparse.csr_array(((rows.data * scale[row])[known], rows.indices[known], offsets_of(left)), rows.shape)
+    return MixedRows(kept, np.zeros((count, 0), np.float32) if dense is None else dense, unknown)
+
+
+def seen_features(rows: Any) -> NDArray[np.bool_]:
+    """Return whether any row has each sparse feature."""
+    sparse = rows.sparse if isinstance(rows, MixedRows) else rows
+    return np.bincount(sparse.indices, minlength=sparse.shape[1]) > 0
 
 
 def unit_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -366,7 +366,10 @@ class Search(Predictor):
         memory, columns = experts.neighbours, self.text_vectors(rows)
         ends = np.append(traces.neurons, 0)[traces.offsets[1:] - 1].astype(np.int64)
         label = experts.spans.labels_at(np.where(np.diff(traces.offsets) > 0, ends, 0))
-        owner = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
+        count = np.diff(traces.row_offsets)
+        owner = np.repeat(np.arange(len(traces)), count)
+        single = np.flatnonzero(count[owner] == 1)  # as in training
+        owner, label = owner[single], label[single]
         mix = experts.mix.copy()
         if limit is None:
             mix[NEIGHBOURS] = max(mix[NEIGHBOURS], MIN_MEMORY_WEIGHT)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.data.matrices import without_unseen
+from hinet.data.matrices import seen_features, without_unseen
 from hinet.data.spill import Spill
 from hinet.engine.model.fused import FusedModel
 from hinet.engine.settings import EngineSettings
@@ -144,11 +144,11 @@ def _mix_from_holdout(data: PlanInput) -> Blend:
     order = np.random.default_rng(data.settings.seed).permutation(data.rows.shape[0] - titles)
     held_out = np.sort(order[: len(order) // HOLDOUT_SHARE])
     rest = np.setdiff1d(np.arange(data.rows.shape[0]), held_out)
-    held_rows = data.rows[held_out]
-    if data.vectors is not None:  # neighbours count by what is unknown
-        held_rows = without_unseen(held_rows, data.rows[rest])
+    rows, held_rows = data.rows[rest], data.rows[held_out]
+    if data.vectors is not None and data.settings.neighbours:  # these count more for texts with unknown words
+        held_rows = without_unseen(held_rows, seen_features(rows), data.vectors.words)
     part = data._replace(
-        rows=data.rows[rest],
+        rows=rows,
         traces=data.traces.take(rest),
         sample_weight=None if data.sample_weight is None else data.sample_weight[rest],
         valid=ValidationRows(held_rows, data.traces.take(held_out)),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ class Blend(NamedTuple):
 
     mix: Floats
     chosen: dict[str, float]  # keys are names of experts
-    growth: float | None = None  # how much more neighbours count for a text without known words
+    growth: float  # how much more neighbours count for a text without known words
 
 
 def usual_mix(*, wide: bool, flat: bool, long: bool = False, vectors: bool = False, several: bool = False) -> Floats:
@@ -141,11 +141,13 @@ def blend(context: TrainingContext, experts: Experts, trainings: Mapping[str, Ex
 
     best, lowest = with_mix(experts, rows)
     gain, chosen = max(MIN_GAIN, MIN_TOTAL_GAIN / max(len(targets), 1)), dict[str, float]()
-    growth = None
-    for tried_growth, tried_rows in _rows_by_growth(context, experts.neighbours) if experts.mix[NEIGHBOURS] else ():
-        tried, cost = with_mix(experts, tried_rows)
-        if cost < lowest - gain:
-            best, lowest, rows, growth = tried, cost, tried_rows, tried_growth
+    memory = experts.neighbours
+    if experts.mix[NEIGHBOURS] and context.valid_unknown is not None and context.valid_unknown.any():
+        scored = {growth: _with_growth(rows, context.valid_unknown, memory, growth) for growth in GROWTHS}
+        results = {growth: with_mix(experts, scored[growth]) for growth in GROWTHS}
+        growth = min(GROWTHS, key=lambda growth: results[growth][1])
+        if results[growth][1] < lowest - gain:
+            (best, lowest), rows, memory = results[growth], scored[growth], memory.with_growth(growth)
     for index, record in enumerate(EXPERTS):
         base, training = best if chosen else experts, trainings.get(record.name)
         for parameter, make in (training.candidates() if training else {}).items():
@@ -155,24 +157,18 @@ def blend(context: TrainingContext, experts: Experts, trainings: Mapping[str, Ex
             if tried.mix[index] and cost < lowest - gain:
                 best, lowest, chosen = tried, cost, chosen | {record.name: parameter}
     if several:
-        return Blend(best.mix, chosen, growth)
-    return Blend(scaled_mix(MixCost(rows, targets, context.groups, best)), chosen, growth)
+        return Blend(best.mix, chosen, float(memory.growth[0]))
+    return Blend(scaled_mix(MixCost(rows, targets, context.groups, best)), chosen, float(memory.growth[0]))
 
 
-def _rows_by_growth(context: TrainingContext, memory: Memory) -> Iterator[tuple[float, SparseMatrix]]:
-    """Yield validation rows whose neighbours count more or less with unknown words than the memory says."""
-    unknown = context.valid_unknown
-    if context.valid is None or unknown is None:
-        return
-    rows, own = context.valid[0], memory.factor(unknown)
-    for growth in GROWTHS:
-        factor: Floats = np.divide(memory.with_growth(growth).factor(unknown), own, dtype=np.float32)
-        yield growth, rows._replace(near_score=rows.near_score * factor[:, None])
+def _with_growth(rows: SparseMatrix, unknown: NDArray[Any], memory: Memory, growth: float) -> SparseMatrix:
+    """Return rows whose neighbours count more or less with unknown words than the memory says."""
+    factor: Floats = memory.with_growth(growth).factor(unknown) / memory.factor(unknown)
+    return rows._replace(near_score=rows.near_score * factor[:, None])
 
 
 def blended(experts: Experts, blend: Blend, trainings: Mapping[str, ExpertTraining]) -> Experts:
     """Return experts with the mix of a blend, and the candidates that it chose."""
     added = {name: trainings[name].candidates()[parameter]() for name, parameter in blend.chosen.items()}
-    if blend.growth is not None:
-        added["neighbours"] = experts.neighbours.with_growth(blend.growth)
-    return experts._replace(**added, mix=blend.mix)
+    memory = experts.neighbours.with_growth(blend.growth)
+    return experts._replace(**added, neighbours=memory, mix=blend.mix)

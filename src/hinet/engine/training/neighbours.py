@@ -19,7 +19,7 @@ from hinet.engine.training.rows import InMemoryRows, StreamedRows
 from hinet.engine.training.title_units import TitleColumns
 
 CLUSTERING_STEPS = 4
-FEW_ROWS = 5_000  # with fewer rows most texts have unknown words, which say less
+FEW_ROWS = 5_000  # with fewer rows most n-grams are unknown, so unknown ones say less about a text
 
 
 class TextVectors(NamedTuple):
@@ -28,6 +28,7 @@ class TextVectors(NamedTuple):
     width: int  # the last dense columns of rows are the vectors of their texts
     titles: TitleColumns | None = None  # titles, synonyms and definitions of labels
     title_rows: int = 0  # number of last rows that are titles
+    words: int = 0  # number of first columns of rows that are word n-grams, or n-grams of characters without words
 
 
 def memory_of(rows: InMemoryRows, vectors: TextVectors | None, spans: LabelSpans, entries_per_label: int) -> Memory:

@@ -61,7 +61,7 @@ class Memory(NamedTuple):
     def joined(self, other: Memory) -> Memory:
         """Return the entries of both memories."""
         if not len(self.label):
-            return other
+            return other._replace(growth=self.growth)
         both = Memory(
             np.concatenate([self.vector, other.vector]),
             np.append(self.label, other.label),
