@@ -45,7 +45,7 @@ def usual_mix(*, wide: bool, flat: bool, long: bool = False, vectors: bool = Fal
     elif flat:
         chosen = Mix(deep=0.5, flat=0.5)
     elif wide:
-        chosen = Mix(deep=0.7, wide=0.2) if vectors else Mix(deep=0.5, wide=0.5)
+        chosen = Mix(deep=0.6, wide=0.35) if vectors else Mix(deep=0.5, wide=0.5)
     else:
         chosen = Mix(deep=1.0)
     return np.array(chosen, np.float32)
