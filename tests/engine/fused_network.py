@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import DeepExpert, FusedModel, WideExpert
-from hinet.engine.model.experts import Prototypes
+from hinet.engine.model.experts import LabelWeights
 from hinet.engine.model.groups import LabelSpans
 from hinet.errors import HiNetError
 from hinet.networks.graph import NeuronGraph
@@ -71,7 +71,7 @@ class PrototypeHead(SparseOutputs):
     """The prototypes of labels: the cosine of a row to the mean row of each label, times that row's length."""
 
     @classmethod
-    def of(cls, prototypes: Prototypes, labels: int) -> PrototypeHead:
+    def of(cls, prototypes: LabelWeights, labels: int) -> PrototypeHead:
         """Return the module of some prototypes."""
         shape = (len(prototypes.offsets) - 1, labels)
         return cls(sp.csr_array((prototypes.value, prototypes.label, prototypes.offsets), shape=shape))

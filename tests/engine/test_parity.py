@@ -26,7 +26,7 @@ from hinet.engine import (
     ValidationRows,
     fit,
 )
-from hinet.engine.model.experts import Memory, Prototypes, WideExpert
+from hinet.engine.model.experts import Memory, LabelWeights, WideExpert
 from hinet.engine.model.experts.deep import linear_units
 from hinet.engine.model.experts.wide import WEIGHT
 from hinet.engine.model.groups import LabelSpans
@@ -143,7 +143,7 @@ def fused_model(case: Case, mix: str) -> FusedModel:
     spans = LabelSpans.of(layers)
     labels = len(spans.neuron)
     means = sp.random_array((FEATURES, labels), density=0.5, format="csr", rng=random, dtype=np.float64)
-    prototypes = Prototypes(
+    prototypes = LabelWeights(
         means.indptr.astype(np.int64), means.indices.astype(np.int32), 10 * means.data.astype(np.float32)
     )
     experts = Experts(
@@ -152,6 +152,7 @@ def fused_model(case: Case, mix: str) -> FusedModel:
         deep_expert(random, labels).quantised(),
         prototypes,
         Memory.none(),
+        LabelWeights.none(FEATURES),
         spans,
         np.array(MIXES[mix], np.float32),
     )
