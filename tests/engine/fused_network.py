@@ -130,6 +130,8 @@ class FusedNetwork(nn.Module):
         self.wide = WideHead.of(experts.wide)
         self.flat = FlatHead(experts.flat)
         self.prototypes = PrototypeHead.of(experts.prototypes, len(experts.spans.neuron))
+        self.margin = PrototypeHead.of(experts.margin, len(experts.spans.neuron))
+        self.margin_bias = torch.tensor(experts.margin.bias)
         self.pool = LabelPool(experts.spans, model.groups.row_options())
 
     @classmethod
@@ -154,6 +156,8 @@ class FusedNetwork(nn.Module):
             logits = logits + self.mix.flat * self.pool(self.flat(rows))
         if self.mix.prototypes:
             logits = logits + self.mix.prototypes * self.pool(self.prototypes(rows))
+        if self.mix.margin:
+            logits = logits + self.mix.margin * self.pool(self.margin(rows) + self.margin_bias[:, None])
         return logits
 
     def _read(self, rows: Any) -> Any:

@@ -20,12 +20,13 @@ from hinet.engine.model.experts import Floats, LabelWeights
 from hinet.engine.settings import MemoryPlan
 from hinet.engine.training.context import ExpertTraining, TrainingContext
 from hinet.engine.training.jobs import Arrays, Job
+from hinet.engine.training.rows import StreamedRows
 from hinet.engine.training.wide_kernels import shuffle
 from hinet.ragged import offsets_of
 
 PARTS = 8  # parts of the labels
 COST = 3.0  # weight of the squared hinge of a row, compared with half of the squared weights
-MAX_EPOCHS = 10
+MAX_EPOCHS = 6
 TOLERANCE = 0.1  # maximum violation of the optimality conditions
 LOGITS_PER_MARGIN = 10.0
 MIN_LOGIT = 0.01  # weights that usually add less to a logit are dropped
@@ -165,9 +166,11 @@ class MarginTraining(ExpertTraining):
 
     @classmethod
     def of(cls, context: TrainingContext) -> Self | None:
-        """Return the training for a tree with one label per row."""
+        """Return the training for a tree with one label per row; a part of a stream is not enough."""
         if context.start is not None:
             return cls(context) if context.start.mix.margin else None
+        if isinstance(context.rows, StreamedRows) and not context.rows.is_whole:
+            return None
         rows, labels = context.data.rows, len(context.spans.neuron)
         size = labels, len(rows.indices), rows.row_count, context.features
         return cls(context) if context.settings.wants_margin(*size, context.layers) else None
