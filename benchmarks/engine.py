@@ -26,7 +26,7 @@ from measure import RESULTS, Case, Stopwatch, run_cases, save
 
 from hinet import Layers, Taxonomy, Traces
 from hinet.engine import EngineSettings, Experts, FusedModel, Search, ValidationRows, fit
-from hinet.engine.model.experts import DeepExpert, Memory, Mix, LabelWeights, WideExpert
+from hinet.engine.model.experts import DeepExpert, LabelWeights, Memory, Mix, WideExpert
 from hinet.engine.model.groups import LabelSpans
 from hinet.files import write_arrays
 from hinet.metrics import accuracy

@@ -35,7 +35,7 @@ from hinet.classifier.model_folder import MANIFEST, digest_of, sealed
 from hinet.data.text import TextSettings
 from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine import Search
-from hinet.engine.model.experts import Mix, LabelWeights
+from hinet.engine.model.experts import LabelWeights, Mix
 from hinet.files import read_arrays, write_arrays
 
 program: Any = import_module("hinet.cli.main")  # ``hinet.cli.main`` as an attribute is the function

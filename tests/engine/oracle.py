@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hinet import Layers
 from hinet.engine import DeepExpert, Experts, FusedModel, Groups, WideExpert
-from hinet.engine.model.experts import Memory, LabelWeights
+from hinet.engine.model.experts import LabelWeights, Memory
 from hinet.engine.model.experts.wide import WEIGHT
 from hinet.engine.model.groups import LabelSpans
 from hinet.ragged import offsets_of

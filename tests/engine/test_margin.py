@@ -16,7 +16,8 @@ from hinet.data.matrices import SparseMatrix
 from hinet.engine import EngineSettings, FusedModel, fit
 from hinet.engine.model.experts import LabelWeights, Mix
 from hinet.engine.search.scoring_kernels import group_logits
-from hinet.engine.training.margin import COST, LOGITS_PER_MARGIN, LabelledRows, train_margin
+from hinet.engine.training.margin import COST, LOGITS_PER_MARGIN, LabelledRows
+from hinet.engine.training.margin_kernels import train_margin
 from hinet.engine.training.plan import PlanInput
 from tests.engine.test_fit import FEATURES, TREE, UNKNOWN, accuracy, assert_identical, data, layers_of
 
@@ -75,7 +76,9 @@ def test_the_expert_alone_predicts_the_labels(trained: FusedModel) -> None:
 
 def test_a_label_without_rows_is_not_predicted(trained: FusedModel) -> None:
     margin, spans = trained.experts.margin, trained.experts.spans
-    unknown = spans.labels_at(np.array([np.flatnonzero(trained.layers.node == trained.layers.taxonomy.position("a1"))[0]]))
+    unknown = spans.labels_at(
+        np.array([np.flatnonzero(trained.layers.node == trained.layers.taxonomy.position("a1"))[0]])
+    )
     assert not np.isin(unknown, margin.label).any()
     assert margin.bias[unknown] == 0
     rows, _, labels = known_data(seed=1)

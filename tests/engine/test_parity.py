@@ -26,7 +26,7 @@ from hinet.engine import (
     ValidationRows,
     fit,
 )
-from hinet.engine.model.experts import Memory, LabelWeights, WideExpert
+from hinet.engine.model.experts import LabelWeights, Memory, WideExpert
 from hinet.engine.model.experts.deep import linear_units
 from hinet.engine.model.experts.wide import WEIGHT
 from hinet.engine.model.groups import LabelSpans
@@ -153,7 +153,9 @@ def fused_model(case: Case, mix: str) -> FusedModel:
         deep_expert(random, labels).quantised(),
         prototypes,
         Memory.none(),
-        prototypes._replace(value=prototypes.value[::-1].copy(), bias=random.standard_normal(labels).astype(np.float32)),
+        prototypes._replace(
+            value=prototypes.value[::-1].copy(), bias=random.standard_normal(labels).astype(np.float32)
+        ),
         spans,
         np.array(MIXES[mix], np.float32),
     )
