@@ -26,7 +26,7 @@ from measure import RESULTS, Case, Stopwatch, run_cases, save
 
 from hinet import Layers, Taxonomy, Traces
 from hinet.engine import EngineSettings, Experts, FusedModel, Search, ValidationRows, fit
-from hinet.engine.model.experts import DeepExpert, Memory, Mix, Prototypes, WideExpert
+from hinet.engine.model.experts import DeepExpert, LabelWeights, Memory, Mix, WideExpert
 from hinet.engine.model.groups import LabelSpans
 from hinet.files import write_arrays
 from hinet.metrics import accuracy
@@ -211,7 +211,8 @@ def curve_point(labels: int) -> dict[str, Any]:
     nothing = WideExpert.none(features, len(layers.node), outputs)
     mix = np.array(Mix(deep=1), np.float32)
     flat = DeepExpert.none(features, 0)
-    experts = Experts(deep, nothing, flat, Prototypes.none(features), Memory.none(), LabelSpans.none(layers), mix)
+    no_labels = LabelWeights.none(features)
+    experts = Experts(deep, nothing, flat, no_labels, Memory.none(), no_labels, LabelSpans.none(layers), mix)
     matrix = sp.random_array((rows, features), density=0.02, format="csr", dtype=np.float32, rng=random)
     search = Search(FusedModel(layers, experts), threads=1)
     search.traces(matrix)

@@ -35,7 +35,7 @@ from hinet.classifier.model_folder import MANIFEST, digest_of, sealed
 from hinet.data.text import TextSettings
 from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine import Search
-from hinet.engine.model.experts import Mix, Prototypes
+from hinet.engine.model.experts import LabelWeights, Mix
 from hinet.files import read_arrays, write_arrays
 
 program: Any = import_module("hinet.cli.main")  # ``hinet.cli.main`` as an attribute is the function
@@ -123,7 +123,7 @@ def with_prototypes(fitted: Fitted) -> Fitted:
     model = fitted.predictor.model
     features, labels = model.features, len(model.experts.spans.neuron)
     label = (np.arange(features) % labels).astype(np.int32)
-    prototypes = Prototypes(np.arange(features + 1), label, np.ones(features, np.float32))
+    prototypes = LabelWeights(np.arange(features + 1), label, np.ones(features, np.float32))
     mix = np.array(Mix(deep=0.4, wide=0.2, flat=0.3, prototypes=0.1), np.float32)
     experts = model.experts._replace(prototypes=prototypes, mix=mix)
     return replace(fitted, predictor=Search(replace(model, experts=experts)))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hinet import HiNetClassifier, HiNetError, Layers, Taxonomy, Traces, load
 from hinet.classifier.examples import EXAMPLES, HELD_OUT, Examples, bytes_to_keep
 from hinet.data.matrices import SparseMatrix
+from hinet.engine.model.experts import Mix
 from hinet.engine.training.relearning import option_targets
 from hinet.taxonomy import TaxonomyChange
 from tests.classifier.data import small
@@ -136,7 +137,7 @@ def test_a_calibrated_model_and_one_whose_deep_expert_does_not_count() -> None:
     classifier = small(taxonomy=tree(), flat=True).fit(TEXTS, LABELS)
     before = classifier.predict(NEW)
     experts = classifier.fitted_.predictor.model.experts
-    experts.mix[:] = (0, 0.5, 0.5, 0, 0)
+    experts.mix[:] = Mix(wide=0.5, flat=0.5)
     classifier.calibrate(*texts(120, seed=2))
     after = classifier.update_taxonomy(tree(car="food"))
     assert not hasattr(after, "calibration_")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import DeepExpert, FusedModel, WideExpert
-from hinet.engine.model.experts import Prototypes
+from hinet.engine.model.experts import LabelWeights
 from hinet.engine.model.groups import LabelSpans
 from hinet.errors import HiNetError
 from hinet.networks.graph import NeuronGraph
@@ -71,7 +71,7 @@ class PrototypeHead(SparseOutputs):
     """The prototypes of labels: the cosine of a row to the mean row of each label, times that row's length."""
 
     @classmethod
-    def of(cls, prototypes: Prototypes, labels: int) -> PrototypeHead:
+    def of(cls, prototypes: LabelWeights, labels: int) -> PrototypeHead:
         """Return the module of some prototypes."""
         shape = (len(prototypes.offsets) - 1, labels)
         return cls(sp.csr_array((prototypes.value, prototypes.label, prototypes.offsets), shape=shape))
@@ -130,6 +130,8 @@ class FusedNetwork(nn.Module):
         self.wide = WideHead.of(experts.wide)
         self.flat = FlatHead(experts.flat)
         self.prototypes = PrototypeHead.of(experts.prototypes, len(experts.spans.neuron))
+        self.margin = PrototypeHead.of(experts.margin, len(experts.spans.neuron))
+        self.margin_bias = torch.tensor(experts.margin.bias)
         self.pool = LabelPool(experts.spans, model.groups.row_options())
 
     @classmethod
@@ -154,6 +156,8 @@ class FusedNetwork(nn.Module):
             logits = logits + self.mix.flat * self.pool(self.flat(rows))
         if self.mix.prototypes:
             logits = logits + self.mix.prototypes * self.pool(self.prototypes(rows))
+        if self.mix.margin:
+            logits = logits + self.mix.margin * self.pool(self.margin(rows) + self.margin_bias[:, None])
         return logits
 
     def _read(self, rows: Any) -> Any:

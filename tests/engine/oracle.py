@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hinet import Layers
 from hinet.engine import DeepExpert, Experts, FusedModel, Groups, WideExpert
-from hinet.engine.model.experts import Memory, Prototypes
+from hinet.engine.model.experts import LabelWeights, Memory
 from hinet.engine.model.experts.wide import WEIGHT
 from hinet.engine.model.groups import LabelSpans
 from hinet.ragged import offsets_of
@@ -59,10 +59,11 @@ def random_model(layers: Layers, seed: int, *, features: int = FEATURES, sharpne
         _random_deep(random, features, groups.rows, sharpness),
         wide_of(layers, wide, random.permutation(features), random.standard_normal(groups.rows)),
         _random_deep(random, features, labels, sharpness) if scores_labels else DeepExpert.none(features, 0),
-        _prototypes_of(prototypes) if scores_labels else Prototypes.none(features),
+        _prototypes_of(prototypes) if scores_labels else LabelWeights.none(features),
         Memory.none(),
+        LabelWeights.none(features),
         spans,
-        np.array([0.6, 0.7, *((0.5, 0.4) if scores_labels else (0, 0)), 0], np.float32),
+        np.array([0.6, 0.7, *((0.5, 0.4) if scores_labels else (0, 0)), 0, 0], np.float32),
     )
     return Made(FusedModel(layers, experts), wide, prototypes)
 
@@ -85,10 +86,11 @@ def biased_model(layers: Layers, log_p: dict[int, float], features: int = FEATUR
         deep,
         WideExpert.none(features, len(layers.node), groups.rows),
         DeepExpert.none(features, len(spans.neuron)),
-        Prototypes.none(features),
+        LabelWeights.none(features),
         Memory.none(),
+        LabelWeights.none(features),
         spans,
-        np.array([1, 0, 0, 0, 0], np.float32),
+        np.array([1, 0, 0, 0, 0, 0], np.float32),
     )
     empty = np.zeros((features, 0), np.float32)
     return Made(FusedModel(layers, experts), np.zeros((features, groups.rows), np.float32), empty)
@@ -198,6 +200,6 @@ def _sparse(random: np.random.Generator, shape: tuple[int, int], sharpness: floa
     return values.astype(np.float32)
 
 
-def _prototypes_of(dense: NDArray[np.float32]) -> Prototypes:
+def _prototypes_of(dense: NDArray[np.float32]) -> LabelWeights:
     by_feature = sp.csr_array(dense)
-    return Prototypes(by_feature.indptr.astype(np.int64), by_feature.indices.astype(np.int32), by_feature.data)
+    return LabelWeights(by_feature.indptr.astype(np.int64), by_feature.indices.astype(np.int32), by_feature.data)

@@ -590,11 +590,11 @@ def test_arrays_that_do_not_fit_are_refused(trained: FusedModel) -> None:
 def test_experts_can_be_left_out(kind: str) -> None:
     rows, traces, labels = data(kind)
     model = fit(rows, traces, _with(QUICK, wide=False, flat=False))
-    assert model.mix == (1, 0, 0, 0, 0)
+    assert model.mix == Mix(deep=1)
     assert len(model.experts.wide.weights) == 0
     assert accuracy(model, rows, labels) > 0.9
     if kind == "tree":
-        assert fit(rows, traces, _with(QUICK, flat=True, wide=False)).mix == (0.5, 0, 0.5, 0, 0)
+        assert fit(rows, traces, _with(QUICK, flat=True, wide=False)).mix == Mix(deep=0.5, flat=0.5)
         few, few_traces, _ = data(kind, 50)
         assert fit(few, few_traces, QUICK).mix.flat == 0  # too few rows per label
         assert fit(few, few_traces, _with(QUICK, flat=True)).mix.flat > 0

@@ -26,7 +26,7 @@ from hinet.engine import (
     ValidationRows,
     fit,
 )
-from hinet.engine.model.experts import Memory, Prototypes, WideExpert
+from hinet.engine.model.experts import LabelWeights, Memory, WideExpert
 from hinet.engine.model.experts.deep import linear_units
 from hinet.engine.model.experts.wide import WEIGHT
 from hinet.engine.model.groups import LabelSpans
@@ -66,12 +66,13 @@ NO_DROPS = DropoutMasks(np.ones(1, np.float32), np.ones(WIDTH + 1, np.float32), 
 FIRST_ROW = RowChunk(np.array([0]), 0, 1, (RATE, RATE))
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 MIXES = {
-    "deep": (1.0, 0.0, 0.0, 0.0, 0.0),
-    "wide": (0.0, 1.0, 0.0, 0.0, 0.0),
-    "flat": (0.0, 0.0, 1.0, 0.0, 0.0),
-    "prototypes": (0.0, 0.0, 0.0, 1.0, 0.0),
-    "fused": (0.6, 0.5, 0.0, 0.0, 0.0),
-    "all": (0.4, 0.7, 0.3, 0.2, 0.0),
+    "deep": (1.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+    "wide": (0.0, 1.0, 0.0, 0.0, 0.0, 0.0),
+    "flat": (0.0, 0.0, 1.0, 0.0, 0.0, 0.0),
+    "prototypes": (0.0, 0.0, 0.0, 1.0, 0.0, 0.0),
+    "margin": (0.0, 0.0, 0.0, 0.0, 0.0, 1.0),
+    "fused": (0.6, 0.5, 0.0, 0.0, 0.0, 0.0),
+    "all": (0.4, 0.7, 0.3, 0.2, 0.0, 0.1),
 }
 few, fewer = settings(max_examples=25), settings(max_examples=12)
 
@@ -143,7 +144,7 @@ def fused_model(case: Case, mix: str) -> FusedModel:
     spans = LabelSpans.of(layers)
     labels = len(spans.neuron)
     means = sp.random_array((FEATURES, labels), density=0.5, format="csr", rng=random, dtype=np.float64)
-    prototypes = Prototypes(
+    prototypes = LabelWeights(
         means.indptr.astype(np.int64), means.indices.astype(np.int32), 10 * means.data.astype(np.float32)
     )
     experts = Experts(
@@ -152,6 +153,9 @@ def fused_model(case: Case, mix: str) -> FusedModel:
         deep_expert(random, labels).quantised(),
         prototypes,
         Memory.none(),
+        prototypes._replace(
+            value=prototypes.value[::-1].copy(), bias=random.standard_normal(labels).astype(np.float32)
+        ),
         spans,
         np.array(MIXES[mix], np.float32),
     )

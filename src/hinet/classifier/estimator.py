@@ -155,6 +155,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     flat : bool, default=None
         Whether to train the flat expert, one softmax over all labels of a tree. None does so for at most 2,048 labels
         with at least 8 rows each on average. For the fused engine only.
+    margin : bool, default=None
+        Whether to train the margin expert, a linear support vector machine for each label of a tree. None does so for
+        long texts if labels are few enough. For the fused engine only.
     neighbours : int, default=16
         Maximum number of training rows of a label that a text is compared with by its vector, next to the title,
         synonyms and definition of the label; 0 for no comparison. Requires ``vectors`` or ``encoder``, a tree and one
@@ -257,6 +260,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         feature_dropout: float | None = None,
         wide: bool = True,
         flat: bool | None = None,
+        margin: bool | None = None,
         neighbours: int = 16,
         prior_strength: float | None = None,
         patience: int | None = None,
@@ -293,6 +297,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.feature_dropout = feature_dropout
         self.wide = wide
         self.flat = flat
+        self.margin = margin
         self.neighbours = neighbours
         self.prior_strength = prior_strength
         self.patience = patience

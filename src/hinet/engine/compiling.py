@@ -208,7 +208,7 @@ def _train_and_search(edges: list[tuple[str, str]], rows: Any) -> None:
     wide = sp.csr_array((rows.data, rows.indices.astype(np.int64), rows.indptr.astype(np.int64)), shape=rows.shape)
     model = fit(rows, traces, SMALL, valid=ValidationRows(wide, traces), watch=True)
     if layers.taxonomy.is_tree:
-        fit(rows, traces, replace(SMALL, flat=True))
+        fit(rows, traces, replace(SMALL, flat=True, margin=True))
         matrix = SparseMatrix.of(rows)  # fit checks for redundant features only with many rows
         repeated_share(matrix, rows.shape[1])
         with_merged(matrix, merged_columns(matrix, rows.shape[1]), rows.shape[1])

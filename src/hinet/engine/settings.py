@@ -33,6 +33,8 @@ WIDTH_STEP = 32  # hidden units for up to LABELS_PER_STEP labels, and for each d
 LABELS_PER_STEP = 64
 MAX_FLAT_LABELS = 2_048
 MIN_FLAT_ROWS = 8  # rows per label
+MAX_MARGIN_WEIGHTS = 100_000_000  # labels times features
+MAX_MARGIN_PRODUCTS = 500_000_000  # labels times non-zero values of all rows, about the products per epoch
 MAX_FLAT_SCORES = 200_000_000  # rows times distinct labels, with several labels per row
 DROPOUT = 0.3
 FEATURE_DROPOUT = 0.4
@@ -74,6 +76,7 @@ RULES: Rules = {
     "flat": FLAG | NONE,
     "flat_width": _COUNT | NONE,
     "flat_upper": real(0),
+    "margin": FLAG | NONE,
     "prior_strength": real() | NONE,
     "neighbours": whole(0),
     "two_layers": FLAG,
@@ -133,6 +136,9 @@ class EngineSettings:
     flat : bool, optional
         Whether to train the flat expert. By default it is trained for trees with few labels and many rows per label;
         with several labels per row, if neither are too many.
+    margin : bool, optional
+        Whether to train the margin expert, a linear support vector machine for each label of a tree. By default it is
+        trained for long rows if labels are few enough.
     prior_strength : float, optional
         Strength of the logit adjustment, which depends on the share of each option in its group.
     neighbours : int
@@ -171,6 +177,7 @@ class EngineSettings:
     flat: bool | None = None
     flat_width: int | None = None
     flat_upper: float = 0.4
+    margin: bool | None = None
     prior_strength: float | None = None
     neighbours: int = 16
     two_layers: bool = False
@@ -253,6 +260,16 @@ class EngineSettings:
             enough = pairs >= MIN_FLAT_ROWS * labels and rows * labels <= MAX_FLAT_SCORES
             return enough and not self.two_layers and not self.is_quick
         return layers.is_tree and labels <= MAX_FLAT_LABELS and rows >= MIN_FLAT_ROWS * labels
+
+    def wants_margin(self, labels: int, values: int, rows: int, features: int, layers: Layers) -> bool:
+        """Return whether to train the margin expert on ``rows`` rows with ``values`` non-zero values."""
+        possible = layers.is_tree and not layers.multilabel
+        if self.margin and not possible:
+            raise HiNetError("the margin expert is for trees with one label per row; leave it out")
+        if self.margin is not None:
+            return self.margin
+        few = labels * features <= MAX_MARGIN_WEIGHTS and labels * values <= MAX_MARGIN_PRODUCTS
+        return possible and few and values > LONG_ROW * rows and not self.is_quick
 
     @property
     def adjustment(self) -> float:

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined, kernel
-from hinet.engine.model.experts import DEEP, FLAT, NEIGHBOURS, PROTOTYPES, WIDE
+from hinet.engine.model.experts import DEEP, FLAT, MARGIN, NEIGHBOURS, PROTOTYPES, WIDE
 from hinet.engine.model.experts.deep import logit_of, read_hidden, read_inner
 from hinet.engine.model.experts.flat import add_chances, read_flat
+from hinet.engine.model.experts.label_weights import read_labels
 from hinet.engine.model.experts.neighbours import add_nearest
-from hinet.engine.model.experts.prototypes import read_prototypes
 from hinet.engine.model.experts.wide import add_listed, add_wide
 from hinet.engine.model.log_kernels import pooled
 
@@ -29,6 +29,7 @@ class Reading(NamedTuple):
     flat_hidden: Any  # (1, k) hidden units of the flat expert for the last row
     flat: Any  # (n * labels,) logits of the flat expert
     prototypes: Any  # (n * labels,) scaled cosines
+    margin: Any  # (n * labels,) scaled margins
     sink: Any  # (1,) keeps the compiler from removing prefetches
     lower: Any  # (units,) first of two hidden layers of the deep expert
 
@@ -42,6 +43,7 @@ def allocate_reading(count, experts):
         np.empty((1, experts.flat.embedding.shape[1]), np.float32),
         np.empty(labels if experts.mix[FLAT] != 0 else 0, np.float32),
         np.empty(labels if experts.mix[PROTOTYPES] != 0 else 0, np.float32),
+        np.empty(labels if experts.mix[MARGIN] != 0 else 0, np.float32),
         np.empty(1, np.float32),
         np.empty(len(experts.deep.inner_bias), np.float32),
     )
@@ -59,7 +61,9 @@ def read_row(rows, row, experts, reading, index):
         read_hidden(rows, row, experts.flat, reading.flat_hidden, 0, reading.sink)
         touched += read_flat(experts.flat, reading, index)
     if experts.mix[PROTOTYPES] != 0:
-        touched += read_prototypes(rows, row, experts, reading, index)
+        touched += read_labels(rows, row, experts.prototypes, len(experts.spans.neuron), reading.prototypes, index)
+    if experts.mix[MARGIN] != 0:
+        touched += read_labels(rows, row, experts.margin, len(experts.spans.neuron), reading.margin, index)
     return touched
 
 
@@ -110,6 +114,10 @@ def add_labels(neuron, groups, spans, mix, reading, index, logits):
         for option in range(size):
             first, last = shift + spans.first[start + option], shift + spans.last[start + option]
             logits[option] += mix[PROTOTYPES] * pooled(reading.prototypes, first, last)
+    if mix[MARGIN] != 0:
+        for option in range(size):
+            first, last = shift + spans.first[start + option], shift + spans.last[start + option]
+            logits[option] += mix[MARGIN] * pooled(reading.margin, first, last)
 
 
 @inlined
@@ -127,7 +135,8 @@ def steps_of_rows(rows, groups, experts):
     deep, flat = experts.deep.embedding.shape[1], experts.flat.embedding.shape[1]
     outputs = GROUPS_PER_ROW * (np.diff(groups.option_offsets).max(initial=1) + USUAL_OPTIONS)
     values = (len(rows.indices) + rows.dense.size) * (deep + flat + GROUPS_PER_ROW)
-    of_labels = labels * (flat + 2 * GROUPS_PER_ROW) if experts.mix[FLAT] != 0 or experts.mix[PROTOTYPES] != 0 else 0
+    scores_labels = experts.mix[FLAT] != 0 or experts.mix[PROTOTYPES] != 0 or experts.mix[MARGIN] != 0
+    of_labels = labels * (flat + 2 * GROUPS_PER_ROW) if scores_labels else 0
     return values + count * (of_labels + outputs * (deep + USUAL_OPTIONS))
 
 

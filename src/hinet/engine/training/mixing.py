@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.model.experts import EXPERTS, NEIGHBOURS, Experts, Floats, Memory, Mix
+from hinet.engine.model.experts import EXPERTS, MARGIN, NEIGHBOURS, Experts, Floats, Memory, Mix
 from hinet.engine.model.groups import Groups, Targets
 from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.training.context import ExpertTraining, TrainingContext
@@ -19,6 +19,7 @@ from hinet.engine.training.target_kernels import max_sizes, mixed_cost
 MAX_ROWS = 4_000  # validation rows used
 PRIOR = 4.0  # cost of the squared distance from the start, in rows: a few correct rows say little
 MIN_WEIGHT = 1e-3  # smaller weights become zero: the expert is not worth its time
+USUAL_MARGIN, REST = 0.35, 0.7  # weight of the margin expert in the mix, and the factor of the others with it
 CANDIDATE_WEIGHT = 0.2  # weight of a candidate in the mix before it is learned
 GROWTHS = (0.0, 2.0, 5.0, 10.0, 20.0)  # growths of the weight of neighbours with unknown words that are tried
 MIN_GAIN, MIN_TOTAL_GAIN = 0.002, 1.0  # minimum gain in cost per validation row, and in total, to add a candidate
@@ -32,7 +33,15 @@ class Blend(NamedTuple):
     growth: float  # how much more neighbours count for a text without known words
 
 
-def usual_mix(*, wide: bool, flat: bool, long: bool = False, vectors: bool = False, several: bool = False) -> Floats:
+def usual_mix(
+    *,
+    wide: bool,
+    flat: bool,
+    margin: bool = False,
+    long: bool = False,
+    vectors: bool = False,
+    several: bool = False,
+) -> Floats:
     """Return the default mix, without validation rows.
 
     The wide expert gets more weight for long rows, and less with vectors of texts, which it does not read. With several
@@ -48,7 +57,11 @@ def usual_mix(*, wide: bool, flat: bool, long: bool = False, vectors: bool = Fal
         chosen = Mix(deep=0.6, wide=0.35) if vectors else Mix(deep=0.5, wide=0.5)
     else:
         chosen = Mix(deep=1.0)
-    return np.array(chosen, np.float32)
+    mix = np.array(chosen, np.float32)
+    if margin:
+        mix *= np.float32(REST)
+        mix[MARGIN] = USUAL_MARGIN
+    return mix
 
 
 class MixCost:

@@ -148,6 +148,7 @@ class TrainingPlan:
         mix = usual_mix(
             wide="wide" in self.trainings,
             flat="flat" in trained,
+            margin="margin" in trained,
             long=context.data.rows.mean_features > LONG_ROW,
             vectors=context.whitening is not None,
             several=context.layers.multilabel,

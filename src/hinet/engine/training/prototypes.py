@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.model.experts import Prototypes
+from hinet.engine.model.experts import LabelWeights
 from hinet.engine.model.groups import LabelSpans, Targets
 from hinet.engine.settings import MAX_FLAT_LABELS
 from hinet.engine.training.context import ExpertTraining, TrainingContext
@@ -30,12 +30,12 @@ class PrototypeTraining(ExpertTraining):
         """Return the training."""
         return cls(context)
 
-    def trained(self) -> Prototypes:
+    def trained(self) -> LabelWeights:
         """Return the prototypes of the model that is trained further; otherwise none, as they are candidates."""
         start = self._context.start
-        return Prototypes.none(self._context.features) if start is None else start.experts.prototypes
+        return LabelWeights.none(self._context.features) if start is None else start.experts.prototypes
 
-    def candidates(self) -> Mapping[float, Callable[[], Prototypes]]:
+    def candidates(self) -> Mapping[float, Callable[[], LabelWeights]]:
         """Return prototypes by length if labels are few, as all of them are scored."""
         context = self._context
         if not 0 < len(context.spans.neuron) <= MAX_FLAT_LABELS or context.layers.multilabel:
@@ -46,7 +46,7 @@ class PrototypeTraining(ExpertTraining):
 
 def prototypes(
     rows: SparseMatrix, features: int, targets: Targets, spans: LabelSpans, temperature: float
-) -> Prototypes:
+) -> LabelWeights:
     """Return the mean row of each label, scaled to length ``temperature``."""
     by_target = sum_by_target(rows, features, targets, values=True)
     label = spans.labels_at(targets.arrays.end_neurons())  # (targets,)
@@ -57,7 +57,7 @@ def prototypes(
     by_label.data *= scale[row].astype(np.float32)
     by_feature = by_label.T.tocsr()
     by_feature.sort_indices()
-    return Prototypes(by_feature.indptr.astype(np.int64), by_feature.indices.astype(np.int32), by_feature.data)
+    return LabelWeights(by_feature.indptr.astype(np.int64), by_feature.indices.astype(np.int32), by_feature.data)
 
 
 def sum_by_target(rows: SparseMatrix, features: int, targets: Targets, *, values: bool = False) -> sp.csr_array:

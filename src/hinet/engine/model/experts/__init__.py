@@ -5,6 +5,7 @@
 - *flat*: a deep expert over all labels at once, pooled into the sibling groups
 - *prototypes*: the mean row of each label, compared by cosine, pooled in the same way
 - *neighbours*: the training rows and titles whose vectors are most like that of a row
+- *margin*: a linear support vector machine for each label against all others, pooled like the flat expert
 
 The logit of an option is a weighted sum over the experts. If an expert scores labels, its score of an option is the
 log-sum-exp of the labels below it, so that each expert by itself is a proper distribution over labels.
@@ -28,15 +29,22 @@ import numpy as np
 
 from hinet.engine.model.experts.deep import DEEP_RECORD, DeepExpert
 from hinet.engine.model.experts.flat import FLAT_RECORD
+from hinet.engine.model.experts.label_weights import MARGIN_RECORD, PROTOTYPE_RECORD, LabelWeights
 from hinet.engine.model.experts.neighbours import NEIGHBOUR_RECORD, Memory
-from hinet.engine.model.experts.prototypes import PROTOTYPE_RECORD, Prototypes
 from hinet.engine.model.experts.record import ExpertRecord, Floats
 from hinet.engine.model.experts.wide import WIDE_RECORD, WideExpert
 from hinet.engine.model.groups import LabelSpans
 
-__all__ = ["EXPERTS", "DeepExpert", "ExpertRecord", "Experts", "Floats", "Memory", "Mix", "Prototypes", "WideExpert"]
+__all__ = ["EXPERTS", "DeepExpert", "ExpertRecord", "Experts", "Floats", "LabelWeights", "Memory", "Mix", "WideExpert"]
 
-EXPERTS: tuple[ExpertRecord, ...] = (DEEP_RECORD, WIDE_RECORD, FLAT_RECORD, PROTOTYPE_RECORD, NEIGHBOUR_RECORD)
+EXPERTS: tuple[ExpertRecord, ...] = (
+    DEEP_RECORD,
+    WIDE_RECORD,
+    FLAT_RECORD,
+    PROTOTYPE_RECORD,
+    NEIGHBOUR_RECORD,
+    MARGIN_RECORD,
+)
 
 
 class Mix(NamedTuple):
@@ -47,6 +55,7 @@ class Mix(NamedTuple):
     flat: float = 0.0
     prototypes: float = 0.0
     neighbours: float = 0.0
+    margin: float = 0.0
 
 
 class Experts(NamedTuple):
@@ -55,11 +64,12 @@ class Experts(NamedTuple):
     deep: DeepExpert
     wide: WideExpert
     flat: DeepExpert
-    prototypes: Prototypes
+    prototypes: LabelWeights
     neighbours: Memory
+    margin: LabelWeights
     spans: LabelSpans
     mix: Floats  # (experts,) as in Mix
 
 
-DEEP, WIDE, FLAT, PROTOTYPES, NEIGHBOURS = range(len(Mix._fields))  # indices into ``mix`` for kernels
+DEEP, WIDE, FLAT, PROTOTYPES, NEIGHBOURS, MARGIN = range(len(Mix._fields))  # indices into ``mix`` for kernels
 SCORES_LABELS = np.array([record.outputs == "labels" for record in EXPERTS])  # indexed like ``mix``
