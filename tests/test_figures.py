@@ -418,6 +418,11 @@ def few_rows() -> Claims:
     yield page, f"are right at once: {right[0]} of 15, and {right[1]} of 300 given one by one"
     before, few, many = (100 * fixed[name] for name in ("accuracy_before", "15_other_rows", "300_other_rows"))
     yield page, f"is {before:.1f} before, {few:.1f} after 15 corrections and {many:.1f} after 300"
+    served = results("corrections")["naics"]
+    before, after, updated = (served[name] for name in ("before", "service", "update"))
+    yield page, f"In the next answer {after['at_once']} are right, and {after['paraphrases']} of their paraphrases"
+    yield page, f"paraphrases, {before['paraphrases']} before. Test accuracy stays at {100 * after['accuracy']:.1f}"
+    yield page, f"{updated['right']}, {updated['paraphrases']} and {100 * updated['accuracy']:.1f}"
 
 
 @claims
@@ -445,6 +450,7 @@ SETTINGS = {
     "docs/cluster.md": ["more than 15% of the time", "PySpark 4.3"],
     "docs/confidence.md": ["certainty of 0.9", "at most 5% are", "(1% to 5%)"],
     "docs/labels.md": ["such as 7.0"],
+    "docs/meaning.md": ["up to 5% of all rows"],
     "docs/metrics.md": ["above 0.05", "HiClass 5.0.8"],
     "docs/rows.md": ["7, 7.0 and"],
     "docs/scaling.md": ["1% by default", "memory limited to 2.2 GB"],

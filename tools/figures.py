@@ -244,7 +244,9 @@ def draw_few_rows() -> None:
             drawing.text((left + width * step / 5, bottom + 18), size, size=11, faint=True)
         for method, (_, colour) in CURVES.items():
             shares = [(step, results.get(f"naics, {size}, {method}", {}).get(name)) for step, size in enumerate(SIZES)]
-            points = [(left + width * step / 5, bottom - height * share / 0.85) for step, share in shares if share is not None]
+            points = [
+                (left + width * step / 5, bottom - height * share / 0.85) for step, share in shares if share is not None
+            ]
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
             drawing.parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
     for number, (label, colour) in enumerate(CURVES.values()):

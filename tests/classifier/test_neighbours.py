@@ -132,6 +132,17 @@ def test_partial_fit_remembers_its_rows() -> None:
     assert classifier.explain("kite").nearest[0].origin == "correction"
 
 
+def test_few_corrections_are_only_remembered_and_more_rows_train_the_experts() -> None:
+    classifier = trained()
+    classifier.fit([text for text, _ in ROWS] * 3, [label for _, label in ROWS] * 3)
+    deep = classifier.fitted_.search.model.experts.deep
+    classifier.partial_fit(["kite"], ["vehicles"])
+    assert classifier.predict(["kite kite"])[0] == "vehicles"
+    assert classifier.fitted_.search.model.experts.deep is deep
+    classifier.partial_fit(["kite"] * 10, ["vehicles"] * 10)
+    assert classifier.fitted_.search.model.experts.deep is not deep
+
+
 def test_a_model_without_vectors_cannot_remember() -> None:
     taxonomy = Taxonomy.from_edges(EDGES)
     classifier = HiNetClassifier(taxonomy, width=8, members=1, epochs=2)

@@ -41,6 +41,7 @@ DEEP_RATE_OF_SHARE = 0.2  # factor of the share of new rows in all rows ever tra
 WIDE_RATE_FACTOR = 8.0
 MIN_VISITS, MIN_EPOCHS, MAX_EPOCHS = 12_000, 4, 16  # rows seen over all epochs; few rows get more epochs
 MAX_CORRECTIONS = 1_000  # more new rows at a time are remembered like training rows
+MAX_REMEMBERED_SHARE = 0.05  # share of new rows up to which a model that remembers them does not train on them
 NEW_SHARE, MAX_NEW_WEIGHT = 0.02, 4.0  # weight of all new rows relative to kept rows; maximum weight per new row
 
 
@@ -85,19 +86,26 @@ def continue_training(
     """Return the classifier trained on more rows, together with training rows that it keeps.
 
     ``before`` is the classifier before it was transferred to the labels of the rows. Its calibrated scale stays.
+    A model with a memory only remembers few rows with known labels: training on them costs the accuracy of others.
     """
     is_new = _new_labels(before, fitted, new_rows)
     last = {name: value for name, value in fitted.fingerprint.items() if name != "before"}
     fingerprint = {**new_rows.fingerprint(), "before": [*fitted.fingerprint.get("before", ()), last]}
-    training = _with_kept_rows(new_rows, fitted)
-    predictor = fitted.predictor.continued(
-        training.rows, training.traces, _settings(settings, fitted, new_rows, training, has_new=bool(is_new.any())),
-        sample_weight=training.sample_weight, device=device, progress=progress,
-    )  # fmt: skip
-    predictor = predictor.scaled(1.0, fitted.predictor.odds_scale)
-    after = replace(fitted, predictor=predictor, history=predictor.history, fingerprint=fingerprint)
-    if predictor.can_remember:
-        corrects = fitted.can_correct and len(new_rows.traces) <= MAX_CORRECTIONS
+    count, can_remember = len(new_rows.traces), fitted.predictor.can_remember
+    corrects = can_remember and fitted.can_correct and count <= MAX_CORRECTIONS
+    after = replace(fitted, fingerprint=fingerprint)
+    is_small = corrects and _share_of_new(fitted, count) <= MAX_REMEMBERED_SHARE and not is_new.any()
+    if (
+        not is_small or not fitted.has_vectors(new_rows.rows).all()
+    ):  # else the memory suffices, and nothing is forgotten
+        training = _with_kept_rows(new_rows, fitted)
+        predictor = fitted.predictor.continued(
+            training.rows, training.traces, _settings(settings, fitted, new_rows, training, has_new=bool(is_new.any())),
+            sample_weight=training.sample_weight, device=device, progress=progress,
+        )  # fmt: skip
+        predictor = predictor.scaled(1.0, fitted.predictor.odds_scale)
+        after = replace(after, predictor=predictor, history=predictor.history)
+    if can_remember:
         limit = None if corrects else max(settings.neighbours, 1)
         after = after.remembering(new_rows.rows, new_rows.traces, new_rows.texts, limit)
     return after if fitted.examples is None else after.keeping(new_rows.rows, new_rows.traces, settings.seed)
@@ -221,13 +229,17 @@ def _new_labels(before: Fitted, fitted: Fitted, new_rows: EncodedRows) -> NDArra
     return is_new
 
 
+def _share_of_new(fitted: Fitted, count: int) -> float:
+    """Return the share of ``count`` new rows in all rows ever trained on."""
+    trained = [fitted.fingerprint, *fitted.fingerprint.get("before", ())]
+    return count / max(count + sum(int(each.get("rows", 0)) for each in trained), 1)
+
+
 def _settings(
     settings: EngineSettings, fitted: Fitted, new_rows: EncodedRows, training: EncodedRows, *, has_new: bool
 ) -> EngineSettings:
     """Return settings that learn new rows and forget little; few rows train mainly the wide expert."""
-    trained = [fitted.fingerprint, *fitted.fingerprint.get("before", ())]
-    count = len(new_rows.traces)
-    share = count / max(count + sum(each.get("rows", 0) for each in trained), 1)
+    share = _share_of_new(fitted, len(new_rows.traces))
     model = fitted.predictor.model if isinstance(fitted.predictor, Search) else None
     has_wide = model is not None and model.mix.wide > 0
     epochs = int(np.clip(round(MIN_VISITS / max(len(training.traces), 1)), MIN_EPOCHS, MAX_EPOCHS))

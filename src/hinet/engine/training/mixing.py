@@ -54,7 +54,7 @@ def usual_mix(
     elif flat:
         chosen = Mix(deep=0.5, flat=0.5)
     elif wide:
-        chosen = Mix(deep=0.6, wide=0.35) if vectors else Mix(deep=0.5, wide=0.5)
+        chosen = Mix(deep=0.7, wide=0.2) if vectors else Mix(deep=0.5, wide=0.5)
     else:
         chosen = Mix(deep=1.0)
     mix = np.array(chosen, np.float32)
