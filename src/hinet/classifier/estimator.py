@@ -41,6 +41,7 @@ from hinet.classifier.parameters import (
     TAXONOMY,
     VALID,
     read_settings,
+    read_taxonomy,
     seed_of,
 )
 from hinet.classifier.row_source import RowsInMemory, RowStream, TaxonomyTexts, row_weights
@@ -342,11 +343,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes: Any = None,
     ) -> RowsInMemory:  # fmt: skip
         """Return checked rows; ``reset`` forgets the columns of an earlier fit."""
-        VALID.validate("valid", valid)
         checked = checked_input(self, X, kind, reset=reset)
-        valid = self._checked_valid(valid, kind)
         names = tuple(map(str, getattr(self, "feature_names_in_", ())))
-        return RowsInMemory(checked, kind, y, sample_weight, valid, classes, column_names=names)
+        return RowsInMemory(
+            checked, kind, y, sample_weight, self._checked_valid(valid, kind), classes, column_names=names
+        )
 
     def _checked_valid(self, valid: Any, kind: Kind) -> tuple[Any, Any] | None:
         pair = VALID.validate("valid", valid)
@@ -585,8 +586,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The classifier itself.
         """
         check_is_fitted(self)
-        new = TAXONOMY.validate("taxonomy", taxonomy)
-        new = Taxonomy.from_file(new) if isinstance(new, Path) else new
+        new = read_taxonomy(TAXONOMY, taxonomy)
         rows = None if X is None else self.features_of(X)
         if y is not None:
             if rows is None:
@@ -616,8 +616,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _given_taxonomy(self) -> Taxonomy | None:
-        taxonomy = RULES["taxonomy"].validate("taxonomy", self.taxonomy)
-        return Taxonomy.from_file(taxonomy) if isinstance(taxonomy, Path) else taxonomy
+        taxonomy: Taxonomy | None = read_taxonomy(RULES["taxonomy"], self.taxonomy)
+        return taxonomy
 
     # Answers
 
