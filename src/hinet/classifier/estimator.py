@@ -926,8 +926,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Rows on which the returned report compares the graph with the model.
         """
         check_is_fitted(self)
-        if self.fitted_.codec.sets is not None:
-            raise HiNetError("models of rows with several labels cannot be exported; train with `multilabel=False`")
         if (X is None) != (y is None):
             raise HiNetError("export_onnx got only one of X and y; give both, or neither")
         self.fitted_.check_file()
