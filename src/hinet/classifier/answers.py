@@ -325,8 +325,10 @@ def deepest_confident(fitted: Fitted, rows: Any, threshold: float) -> FoundNodes
     return replace(deepest, nodes=nodes, probability=probability)
 
 
-def decode_answers(codec: LabelCodec, answers: Answers) -> NDArray[Any]:
+def answer_rows(fitted: Fitted, rows: Any, options: PredictionOptions) -> NDArray[Any]:
     """Return the first answer of every row, or the set of all if rows have several labels, in the form of ``y``."""
+    codec = fitted.codec
+    answers = select_answers(fitted, rows, options, with_traces=codec.by_path)
     if codec.sets is not None:
         return codec.decode_sets(answers.nodes, answers.offsets)
     if answers.traces is not None:

@@ -99,6 +99,12 @@ def held_out_rows(fitted: Fitted, X: Any, truth: Truth, seed: int) -> HeldOut:
     return HeldOut(fitted.rows(X), truth, ForeignRows.of(fitted, X, seed))
 
 
+def kept_rows(fitted: Fitted) -> HeldOut | None:
+    """Return the validation rows that the model keeps, if it keeps any."""
+    kept = fitted.held_out
+    return None if kept is None else HeldOut(kept.rows, kept.truth(fitted.codec.taxonomy))
+
+
 def take_inputs(features: Features, X: Any, rows: NDArray[np.int64]) -> Any:
     """Return the chosen rows of checked input."""
     values = as_table(X) if isinstance(features, FrameInput) else as_arrow(text_column(X))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -14,36 +15,21 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from hinet.choices import Decoding, Effort, ThresholdsBy
-from hinet.classifier.answers import (
-    PredictedLabels,
-    PredictedTraces,
-    PredictionOptions,
-    check_thresholds,
-    decode_answers,
-    select_answers,
-)
+from hinet.classifier.answers import PredictedLabels, PredictedTraces, PredictionOptions, answer_rows, check_thresholds
 from hinet.classifier.bundle import load_classifier, save_classifier
-from hinet.classifier.calibration import HeldOut, held_out_rows
+from hinet.classifier.calibration import HeldOut, held_out_rows, kept_rows
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.fitting import EncodedRows, engine_settings, with_validation_rows
+from hinet.classifier.fitting import EncodedRows, with_validation_rows
 from hinet.classifier.incremental import (
     calibrated,
     continue_training,
+    encode_labels,
     encode_more,
     finish_update,
-    transfer_fitted,
-    with_labels,
+    transfer_to_taxonomy,
 )
-from hinet.classifier.inputs import (
-    FrameInput,
-    Kind,
-    checked_input,
-    count_of,
-    kind_to_fit,
-    kind_to_predict,
-    one_row,
-)
+from hinet.classifier.inputs import FrameInput, Kind, checked_input, count_of, kind_to_fit, kind_to_predict, one_row
 from hinet.classifier.label_reading import codec_in_taxonomy
 from hinet.classifier.labels import AUTO, Truth, checked_labels
 from hinet.classifier.parameters import (
@@ -55,6 +41,7 @@ from hinet.classifier.parameters import (
     TAXONOMY,
     VALID,
     read_settings,
+    read_taxonomy,
     seed_of,
 )
 from hinet.classifier.row_source import RowsInMemory, RowStream, TaxonomyTexts, row_weights
@@ -361,12 +348,15 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes: Any = None,
     ) -> RowsInMemory:  # fmt: skip
         """Return checked rows; ``reset`` forgets the columns of an earlier fit."""
-        VALID.validate("valid", valid)
         checked = checked_input(self, X, kind, reset=reset)
-        if valid is not None:
-            valid = checked_input(self, valid[0], kind), valid[1]
         names = tuple(map(str, getattr(self, "feature_names_in_", ())))
-        return RowsInMemory(checked, kind, y, sample_weight, valid, classes, column_names=names)
+        return RowsInMemory(
+            checked, kind, y, sample_weight, self._checked_valid(valid, kind), classes, column_names=names
+        )
+
+    def _checked_valid(self, valid: Any, kind: Kind) -> tuple[Any, Any] | None:
+        pair = VALID.validate("valid", valid)
+        return None if pair is None else (checked_input(self, pair[0], kind), pair[1])
 
     def fit_stream(self, source: Any, valid: tuple[Any, Any] | None = None) -> Self:
         """Train on rows that do not fit in memory.
@@ -397,15 +387,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> HiNetClassifier().fit_stream(shards).predict(["brown bread"])[0]
         'Bread'
         """
-        parameters = validate_parameters(self, RULES)
-        VALID.validate("valid", valid)
-        if self.warm_start and self.__sklearn_is_fitted__():
-            raise HiNetError("a stream trains a new model; set `warm_start=False`, or continue with partial_fit")
-        training = Training(parameters, self._given_taxonomy(), RowStream(source, valid), progress=self._progress())
-        fit_by(self, training)
-        if not isinstance(self.fitted_.features, FrameInput):
-            self._clear("n_features_in_", "feature_names_in_")
-        return self
+        return self._fit_source("a stream", RowStream(source, VALID.validate("valid", valid)))
 
     def fit_taxonomy(self, classes: Any = None, valid: tuple[Any, Any] | None = None) -> Self:
         """Train on the taxonomy alone, without rows.
@@ -439,16 +421,17 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> HiNetClassifier(taxonomy).fit_taxonomy().predict(["bread with butter", "railway"])
         array(['Food > Rye bread', 'Toys > Model railways'], dtype=object)
         """
-        parameters = validate_parameters(self, RULES)
-        VALID.validate("valid", valid)
         classes = None if classes is None else CLASSES.validate("classes", classes)
+        return self._fit_source("fit_taxonomy", TaxonomyTexts(classes, valid=self._checked_valid(valid, "text")))
+
+    def _fit_source(self, name: str, source: RowStream | TaxonomyTexts) -> Self:
+        """Train a new model on rows that are not in memory; messages call them ``name``."""
+        parameters = validate_parameters(self, RULES)
         if self.warm_start and self.__sklearn_is_fitted__():
-            raise HiNetError("fit_taxonomy trains a new model; set `warm_start=False`, or continue with partial_fit")
-        if valid is not None:
-            valid = checked_input(self, valid[0], "text"), valid[1]
-        source = TaxonomyTexts(classes, valid=valid)
+            raise HiNetError(f"{name} trains a new model; set `warm_start=False`, or continue with partial_fit")
         fit_by(self, Training(parameters, self._given_taxonomy(), source, progress=self._progress()))
-        self._clear("n_features_in_", "feature_names_in_")
+        if not isinstance(self.fitted_.features, FrameInput):
+            self._clear("n_features_in_", "feature_names_in_")
         return self
 
     def _set_fitted(self, fitted: Fitted) -> None:
@@ -503,11 +486,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._warn_of_unknown_words(X)
         fitted, taxonomy = self.fitted_, self._given_taxonomy()
         if taxonomy is not None and taxonomy != fitted.codec.taxonomy:
-            fitted = transfer_fitted(fitted, codec_in_taxonomy(fitted.codec, taxonomy, {}))
-        fitted = with_labels(fitted, y)
-        traces = fitted.codec.encode(y)
-        weights = row_weights(validate_parameters(self, RULES), sample_weight, fitted.codec, traces)
-        return self._continue_training(fitted, EncodedRows(rows, traces, weights, fitted.texts_to_remember(X)))
+            fitted = transfer_to_taxonomy(fitted, taxonomy)
+        fitted, training = encode_labels(fitted, X, rows, y)
+        weights = row_weights(validate_parameters(self, RULES), sample_weight, fitted.codec, training.traces)
+        return self._continue_training(fitted, replace(training, sample_weight=weights))
 
     def remember(self, X: Any, y: Any) -> Self:
         """Add corrected rows to the memory of the model, so that these texts and similar ones are answered at once.
@@ -556,8 +538,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _continue_training(
         self, fitted: Fitted, training: EncodedRows, renamed: Mapping[str, str] | None = None
     ) -> Self:
-        settings, progress = engine_settings(validate_parameters(self, RULES)), self._progress()
-        after = continue_training(self.fitted_, fitted, training, settings, self.device, progress)
+        parameters = validate_parameters(self, RULES)
+        after = continue_training(self.fitted_, fitted, training, parameters, self._progress())
         return self._set_updated(after, renamed)
 
     def _set_updated(self, after: Fitted, renamed: Mapping[str, str] | None = None) -> Self:
@@ -609,7 +591,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The classifier itself.
         """
         check_is_fitted(self)
-        new = _as_taxonomy(TAXONOMY.validate("taxonomy", taxonomy))
+        new = read_taxonomy(TAXONOMY, taxonomy)
         rows = None if X is None else self.features_of(X)
         if y is not None:
             if rows is None:
@@ -622,15 +604,15 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._fit_first_rows(new, None if y is None else X, y, renamed=renamed)
             self.taxonomy, self.taxonomy_change_ = new, change
             return self
-        fitted = transfer_fitted(self.fitted_, codec_in_taxonomy(self.fitted_.codec, new, renamed or {}), renamed, rows)
-        calibration = getattr(self, "calibration_", None)
+        fitted, calibration = (
+            transfer_to_taxonomy(self.fitted_, new, renamed, rows),
+            getattr(self, "calibration_", None),
+        )
         if y is None:
             self._set_updated(fitted, renamed)
         else:
             self._warn_of_unknown_words(X)
-            fitted = with_labels(fitted, y)
-            training = EncodedRows(rows, fitted.codec.encode(y), texts=fitted.texts_to_remember(X))
-            self._continue_training(fitted, training, renamed)
+            self._continue_training(*encode_labels(fitted, X, rows, y), renamed)
         if y is None and calibration is not None and not (change.added or change.moved or change.removed):
             self._set_calibration(calibration)  # other ids of the same nodes
         self.taxonomy_change_ = change
@@ -639,8 +621,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _given_taxonomy(self) -> Taxonomy | None:
-        taxonomy = RULES["taxonomy"].validate("taxonomy", self.taxonomy)
-        return None if taxonomy is None else _as_taxonomy(taxonomy)
+        taxonomy: Taxonomy | None = read_taxonomy(RULES["taxonomy"], self.taxonomy)
+        return taxonomy
 
     # Answers
 
@@ -675,15 +657,12 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         min_confidence = MIN_CONFIDENCE.validate("min_confidence", min_confidence)
         min_probability = MIN_PROBABILITY.validate("min_probability", min_probability)
         rows = self._rows_to_predict(X)
-        codec = self.fitted_.codec
-        check_thresholds(codec, min_confidence, min_probability)
-        if min_confidence is None:
-            options = PredictionOptions(decoding=self.decoding, min_probability=min_probability)
-        else:
-            options = PredictionOptions(
-                min_confidence=self._threshold() if min_confidence == "calibrated" else float(min_confidence)
-            )
-        return decode_answers(codec, select_answers(self.fitted_, rows, options, with_traces=codec.by_path))
+        check_thresholds(self.fitted_.codec, min_confidence, min_probability)
+        if min_confidence == "calibrated":
+            min_confidence = self._threshold()
+        decoding = self.decoding if min_confidence is None else "map"
+        options = PredictionOptions(None, min_confidence, decoding, min_probability=min_probability)
+        return answer_rows(self.fitted_, rows, options)
 
     def node_ids(self, y: Any, *, allow_missing: bool = True) -> list[tuple[str, ...]]:
         """Return labels or predictions as ids of ``taxonomy_``, which metrics take.
@@ -738,7 +717,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Up to 50 million cells it is an ndarray. Beyond that it is a CSR array of probabilities of at least 1e-5, which
         in a DAG leave out paths through less probable nodes.
         """
-        rows = self._rows_to_predict(X)
+        rows = self._rows_to_predict(X)  # sets fitted_
         return self.fitted_.label_probabilities(rows)
 
     def predict_node_proba(self, X: Any) -> Any:
@@ -825,13 +804,13 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return held_out_rows(self.fitted_, readable, self._truth(X, y), seed_of(self.random_state))
         if hasattr(self, "_held"):
             return self._held
-        kept = self.fitted_.held_out
+        kept = kept_rows(self.fitted_)
         if kept is None:
             raise HiNetError(
                 "there are no validation rows to calibrate with; give calibrate(X, y), or fit with validation_fraction "
                 "or valid="
             )
-        return HeldOut(kept.rows, kept.truth(self.taxonomy_))
+        return kept
 
     def _set_calibration(self, calibration: Calibration) -> None:
         self.calibration_ = calibration
@@ -952,8 +931,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Rows on which the returned report compares the graph with the model.
         """
         check_is_fitted(self)
-        if self.fitted_.codec.sets is not None:
-            raise HiNetError("models of rows with several labels cannot be exported; train with `multilabel=False`")
         if (X is None) != (y is None):
             raise HiNetError("export_onnx got only one of X and y; give both, or neither")
         self.fitted_.check_file()
@@ -1023,10 +1000,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         tags.input_tags.string = True
         return tags
-
-
-def _as_taxonomy(taxonomy: Taxonomy | Path) -> Taxonomy:
-    return taxonomy if isinstance(taxonomy, Taxonomy) else Taxonomy.from_file(taxonomy)
 
 
 load = HiNetClassifier.load

@@ -121,6 +121,8 @@ class Fitted:
         """Write the scores as an ONNX graph to a folder, compared with the model on rows if there are any."""
         from hinet.exporting import export_onnx
 
+        if self.codec.sets is not None:
+            raise HiNetError("models of rows with several labels cannot be exported; train with `multilabel=False`")
         if truth is None:
             return export_onnx(self.predictor.model, folder)
         rows = rows.tocsr() if isinstance(rows, MixedRows) else rows  # a graph reads one matrix

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.choices import Decoding
-from hinet.classifier.calibration import MIN_ROWS, HeldOut, calibrate_fitted, held_out_rows
+from hinet.classifier.calibration import MIN_ROWS, HeldOut, calibrate_fitted, held_out_rows, kept_rows
 from hinet.classifier.examples import Examples, UpdateCheck
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.fitting import EncodedRows
-from hinet.classifier.label_reading import widen_codec
+from hinet.classifier.fitting import EncodedRows, engine_settings
+from hinet.classifier.label_reading import codec_in_taxonomy, widen_codec
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.parameters import seed_of
 from hinet.classifier.row_source import RowsInMemory
@@ -24,12 +23,7 @@ from hinet.engine import EngineSettings, Search
 from hinet.engine.model.transfer import OutputTransfer
 from hinet.engine.search.predictor import Predictor
 from hinet.engine.settings import RowShape
-from hinet.engine.training.relearning import (
-    TRACES_PER_ROW,
-    learning_rows,
-    option_targets,
-    traceable,
-)
+from hinet.engine.training.relearning import TRACES_PER_ROW, learning_rows, option_targets, traceable
 from hinet.errors import HiNetError, LabelError
 from hinet.evaluation.risk import CERTAINTY, Calibration
 from hinet.progress import Progress, SilentProgress
@@ -67,41 +61,43 @@ def transfer_fitted(
     return replace(moved, predictor=_taught(fitted.predictor, moved.predictor, change, rows))
 
 
-def with_labels(fitted: Fitted, y: Any) -> Fitted:
-    """Return the fitted state transferred to layers that have all labels of ``y``."""
-    with suppress(LabelError):
-        fitted.codec.encode(y)
-        return fitted
-    return transfer_fitted(fitted, widen_codec(fitted.codec, y))
+def transfer_to_taxonomy(
+    fitted: Fitted, taxonomy: Taxonomy, renamed: Mapping[str, str] | None = None, rows: Any = None
+) -> Fitted:
+    """Return the classifier transferred to another taxonomy; ``rows`` are those of :func:`transfer_fitted`."""
+    return transfer_fitted(fitted, codec_in_taxonomy(fitted.codec, taxonomy, renamed or {}), renamed, rows)
+
+
+def encode_labels(fitted: Fitted, X: Any, rows: Any, y: Any) -> tuple[Fitted, EncodedRows]:
+    """Return the classifier transferred to layers that have all labels of ``y``, and the rows with these labels."""
+    try:
+        traces = fitted.codec.encode(y)
+    except LabelError:
+        fitted = transfer_fitted(fitted, widen_codec(fitted.codec, y))
+        traces = fitted.codec.encode(y)
+    return fitted, EncodedRows(rows, traces, texts=fitted.texts_to_remember(X))
 
 
 def continue_training(
-    before: Fitted,
-    fitted: Fitted,
-    new_rows: EncodedRows,
-    settings: EngineSettings,
-    device: str | None,
-    progress: Progress | None = None,
+    before: Fitted, fitted: Fitted, new_rows: EncodedRows, parameters: Mapping[str, Any], progress: Progress
 ) -> Fitted:
     """Return the classifier trained on more rows, together with training rows that it keeps.
 
     ``before`` is the classifier before it was transferred to the labels of the rows. Its calibrated scale stays.
     A model with a memory only remembers few rows with known labels: training on them costs the accuracy of others.
     """
-    is_new = _new_labels(before, fitted, new_rows)
+    is_new, settings = _new_labels(before, fitted, new_rows), engine_settings(parameters)
     last = {name: value for name, value in fitted.fingerprint.items() if name != "before"}
     fingerprint = {**new_rows.fingerprint(), "before": [*fitted.fingerprint.get("before", ()), last]}
     count, can_remember = len(new_rows.traces), fitted.predictor.can_remember
     corrects = can_remember and fitted.can_correct and count <= MAX_CORRECTIONS
-    after = replace(fitted, fingerprint=fingerprint)
     is_small = corrects and _share_of_new(fitted, count) <= MAX_REMEMBERED_SHARE and not is_new.any()
-    if (
-        not is_small or not fitted.has_vectors(new_rows.rows).all()
-    ):  # else the memory suffices, and nothing is forgotten
+    after = replace(fitted, fingerprint=fingerprint)
+    if not (is_small and fitted.has_vectors(new_rows.rows).all()):
         training = _with_kept_rows(new_rows, fitted)
         predictor = fitted.predictor.continued(
             training.rows, training.traces, _settings(settings, fitted, new_rows, training, has_new=bool(is_new.any())),
-            sample_weight=training.sample_weight, device=device, progress=progress,
+            sample_weight=training.sample_weight, device=parameters["device"], progress=progress,
         )  # fmt: skip
         predictor = predictor.scaled(1.0, fitted.predictor.odds_scale)
         after = replace(after, predictor=predictor, history=predictor.history)
@@ -144,12 +140,11 @@ def finish_update(
 
     ``calibration`` is that of the classifier before the update; its risk stays.
     """
-    kept, again, warnings = after.held_out, None, []
-    if kept is not None and len(kept):
-        held = HeldOut(kept.rows, kept.truth(after.codec.taxonomy))
+    held, again, warnings = kept_rows(after), None, []
+    if held is not None and len(held.truth):
         if after.set_rule is not None and after.set_rule.rows:
             after = after.with_thresholds(held.rows, held.truth, parameters)
-        if calibration is not None and len(kept) >= MIN_ROWS:
+        if calibration is not None and len(held.truth) >= MIN_ROWS:
             bound, temperature = calibration.promise, calibration.temperature
             risk, certainty = (None, CERTAINTY) if bound is None else (bound.risk, bound.certainty)
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from signal import SIGINT, signal
@@ -30,13 +29,27 @@ from hinet.errors import FileError, HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.classifier.loaded import LoadedModel
-    from hinet.classifier.prediction_table import PredictionNotes, PredictionOutput
-    from hinet.data.tables import LabelledBlock, RowQuery
+    from hinet.classifier.prediction_table import PredictionNotes, PredictionTable
+    from hinet.cluster import Cluster
+    from hinet.data.tables import RowErrors, RowQuery
     from hinet.progress import RowCounter
 
 _TOP = (
     "Predictions per row, best first: traces, or labels with --decoding label (default: 1; for a multilabel model, all "
     "labels above its thresholds)."
+)
+_MIN_CONFIDENCE = (
+    "Predict the deepest node of at least this probability, or nothing; 'calibrated' is the threshold for the --risk "
+    "of training (default: the best trace, whatever its probability)."
+)
+_DATA = f"{FILES} Also plain lines of text (default: standard input)."
+_OUT = "File to write; - for standard output; with --cluster also a folder."
+_TO = "Output format (default: by the extension of --out, else that of the rows)."
+_DECODING = "Most probable trace (map), best expected hierarchical F1, or most probable label."
+_LEVELS = "Add each level of the trace with its probability, and the share of known words."
+_ESCAPE = (
+    "Put ' before cells of CSV and TSV that a spreadsheet would compute (those that start with =, +, -, @ or a control "
+    "character, except numbers)."
 )
 _MIN_PROBABILITY = "For a multilabel model: predict all labels of at least this probability."
 _LABEL_SEP = "Separator of several predicted labels in a cell of CSV and TSV (default: as in training, or |)."
@@ -52,42 +65,20 @@ def predict(
     column_options: ColumnOptions,
     place: ClusterOptions,
     run: RunOptions,
-    data: Annotated[
-        list[str] | None,
-        typer.Argument(help=f"{FILES} Also plain lines of text (default: standard input).", show_default=False),
-    ] = None,
-    out: Annotated[str, option("File to write; - for standard output; with --cluster also a folder.")] = STANDARD,
-    to: Annotated[
-        TableFormat | None, option("Output format (default: by the extension of --out, else that of the rows).")
-    ] = None,
+    data: Annotated[list[str] | None, typer.Argument(help=_DATA, show_default=False)] = None,
+    out: Annotated[str, option(_OUT)] = STANDARD,
+    to: Annotated[TableFormat | None, option(_TO)] = None,
     top: Annotated[int | None, option(_TOP, min=1)] = None,
     min_probability: Annotated[float | None, option(_MIN_PROBABILITY)] = None,
     label_sep: Annotated[str | None, option(_LABEL_SEP)] = None,
-    min_confidence: Annotated[
-        str | None,
-        option(
-            "Predict the deepest node of at least this probability, or nothing; 'calibrated' is the threshold for the "
-            "--risk of training (default: the best trace, whatever its probability)."
-        ),
-    ] = None,
-    decoding: Annotated[
-        Decoding, option("Most probable trace (map), best expected hierarchical F1, or most probable label.")
-    ] = "map",
-    levels: Annotated[
-        bool, option("Add each level of the trace with its probability, and the share of known words.", "--levels")
-    ] = False,
+    min_confidence: Annotated[str | None, option(_MIN_CONFIDENCE)] = None,
+    decoding: Annotated[Decoding, option(_DECODING)] = "map",
+    levels: Annotated[bool, option(_LEVELS, "--levels")] = False,
     titles: Annotated[bool, option("Add the title of the label; several are separated by |.", "--titles")] = False,
     keep: Annotated[list[str] | None, option("Input column to copy to the output; repeatable.")] = None,
     keep_all: Annotated[bool, option("Copy all input columns to the output.", "--keep-all")] = False,
     prefix: Annotated[str, option("Prefix of the names of new columns.")] = "",
-    escape_formulas: Annotated[
-        bool,
-        option(
-            "Put ' before cells of CSV and TSV that a spreadsheet would compute (those that start with =, +, -, @ or a "
-            "control character, except numbers).",
-            "--escape-formulas",
-        ),
-    ] = False,
+    escape_formulas: Annotated[bool, option(_ESCAPE, "--escape-formulas")] = False,
     encoder: EncoderFolder = None,
 ) -> None:
     """Predict the labels of rows, in their order and format, in constant memory.
@@ -105,8 +96,6 @@ def predict(
     from hinet.classifier.answers import PredictionOptions
     from hinet.classifier.loaded import load_model
     from hinet.classifier.parameters import MIN_PROBABILITY
-    from hinet.classifier.prediction_table import PredictionOutput
-    from hinet.data.tables import labelled_blocks
     from hinet.data.tables.writing import LABEL_SEP
     from hinet.progress import counter_for_terminal
 
@@ -120,8 +109,8 @@ def predict(
         MIN_PROBABILITY.validate("--min-probability", min_probability),
     )  # fmt: skip
     query = _query(loaded, column_options, rows, keep or [], keep_all=keep_all)
-    table = loaded.table(options)
-    _report_inputs(paths, top, table.top, run)
+    task = _Task(model, encoder, loaded, loaded.table(options), paths, query, rows, prefix)
+    _report_inputs(paths, top, task.table.top, run)
     target = _Target(out, to, label_sep or loaded.columns.label_sep or LABEL_SEP, escape_formulas)
     with (
         rows.row_errors(output) as row_errors,
@@ -129,17 +118,9 @@ def predict(
         _report_interruption(out, counter) as check_interrupted,
     ):
         if cluster is None:
-            blocks = labelled_blocks(paths, query, rows.options, row_errors)
-            new_output = partial(PredictionOutput, loaded, table, query, prefix, rows.skips_errors)
-            notes = _write(blocks, target, new_output, counter, check_interrupted)
+            notes = task.write(target, row_errors, counter, check_interrupted)
         else:
-            from hinet.cluster.prediction import PredictionJob, Sink, predict_rows
-
-            job = PredictionJob(
-                model, tuple(paths), query, rows.options, options, prefix, rows.skips_errors, SKIP_HINT, encoder=encoder
-            )
-            sink = Sink(out, to, to is None and _is_folder(out), target.label_sep, escape_formulas)
-            notes = predict_rows(job, cluster, sink, row_errors, counter.advanced, loaded)
+            notes = task.write_on(cluster, target, row_errors, counter)
     for message in notes.messages():
         run.message(message)
 
@@ -151,6 +132,55 @@ class _Target(NamedTuple):
     format: TableFormat | None
     label_sep: str
     escape_formulas: bool
+
+
+class _Task(NamedTuple):
+    """A model and the rows to predict with it."""
+
+    model: Path
+    encoder: str | None
+    loaded: LoadedModel
+    table: PredictionTable
+    paths: list[str]
+    query: RowQuery
+    rows: RowOptions
+    prefix: str
+
+    def write(
+        self, target: _Target, row_errors: RowErrors, counter: RowCounter, check_interrupted: Callable[[], None]
+    ) -> PredictionNotes:
+        """Write the predictions and return what to report; open the file after the first block is read."""
+        from hinet.classifier.prediction_table import NO_ROWS, PredictionOutput
+        from hinet.data.tables import labelled_blocks, new_table, output_format
+
+        blocks = labelled_blocks(self.paths, self.query, self.rows.options, row_errors)
+        filled = (block for block in blocks if len(block))
+        first = next(filled, None)
+        if first is None:
+            raise HiNetError(NO_ROWS)
+        output = PredictionOutput(self.loaded, self.table, self.query, self.prefix, self.rows.skips_errors, first)
+        out, format, label_sep, escape_formulas = target
+        format = output_format(out, format, first.rows.format)
+        with new_table(out, format, output.kinds(), label_sep=label_sep, escape_formulas=escape_formulas) as table:
+            for block in chain.from_iterable(block.parts(output.rows_at_a_time) for block in chain([first], filled)):
+                table.write(output.columns(block))
+                counter.advanced(len(block))
+                check_interrupted()
+        return output.notes
+
+    def write_on(
+        self, cluster: Cluster, target: _Target, row_errors: RowErrors, counter: RowCounter
+    ) -> PredictionNotes:
+        """Write the predictions that the workers of a cluster make, and return what to report."""
+        from hinet.cluster.prediction import PredictionJob, Sink, predict_rows
+
+        job = PredictionJob(
+            self.model, tuple(self.paths), self.query, self.rows.options, self.table.options, self.prefix,
+            self.rows.skips_errors, SKIP_HINT, encoder=self.encoder,
+        )  # fmt: skip
+        out, format, label_sep, escape_formulas = target
+        sink = Sink(out, format, format is None and _is_folder(out), label_sep, escape_formulas)
+        return predict_rows(job, cluster, sink, row_errors, counter.advanced, self.loaded)
 
 
 @contextmanager
@@ -245,28 +275,3 @@ def _min_confidence(value: str | None, loaded: LoadedModel, run: RunOptions) -> 
     if not 0 < threshold <= 1:
         raise HiNetError(f"--min-confidence: expected a number above 0 and at most 1, or 'calibrated'; got {value!r}")
     return threshold
-
-
-def _write(
-    blocks: Iterator[LabelledBlock],
-    target: _Target,
-    new_output: Callable[[LabelledBlock], PredictionOutput],
-    counter: RowCounter,
-    check_interrupted: Callable[[], None],
-) -> PredictionNotes:
-    """Write the predictions of blocks and return what to report; open the file after the first block is read."""
-    from hinet.classifier.prediction_table import NO_ROWS
-    from hinet.data.tables import new_table, output_format
-
-    filled = (block for block in blocks if len(block))
-    first = next(filled, None)
-    if first is None:
-        raise HiNetError(NO_ROWS)
-    format = output_format(target.out, target.format, first.rows.format)
-    output, (_, _, label_sep, escape_formulas) = new_output(first), target
-    with new_table(target.out, format, output.kinds(), label_sep=label_sep, escape_formulas=escape_formulas) as table:
-        for block in chain.from_iterable(block.parts(output.rows_at_a_time) for block in chain([first], filled)):
-            table.write(output.columns(block))
-            counter.advanced(len(block))
-            check_interrupted()
-    return output.notes

@@ -14,6 +14,19 @@ from hinet.extras import require
 from hinet.serving.settings import Settings, read_tokens
 
 NAME = re.compile(r"[\w][\w.-]{0,99}")
+_ALLOWED_HOST = (
+    "Host name that requests may have in addition to addresses and localhost, such as that of a proxy; *.NAME for all "
+    "names below it, * for any; repeatable (default: any name with --token-file)."
+)
+_TOKEN_FILE = "File with SHA-256 digests of bearer tokens, one per line (default: no token needed)."
+_FEEDBACK = "SQLite file to keep feedback in; created if necessary (default: none is kept)."
+_REVIEW = "Keep doubtful texts in the file of --feedback, for people to review."
+_ENCODER = (
+    "Encoder of a model, if it moved: a folder, a folder that holds it, or a name; repeatable (default: in the model, "
+    "where it was in training, or in a folder of $HINET_ENCODERS)."
+)
+_MAX_REQUESTS = "Maximum concurrent requests; further requests get 429."
+_GRACE = "Seconds that running requests have to finish when the service stops."
 QUEUE = 1_000  # rows in the review queue
 
 
@@ -25,40 +38,18 @@ def serve(
     run: RunOptions,
     host: Annotated[str, option("Address to listen at; 0.0.0.0 accepts other machines.")] = Settings.host,
     port: Annotated[int, option("Port to listen at.", min=1, max=65_535)] = Settings.port,
-    allowed_host: Annotated[
-        list[str] | None,
-        option(
-            "Host name that requests may have in addition to addresses and localhost, such as that of a proxy; "
-            "*.NAME for all names below it, * for any; repeatable (default: any name with --token-file)."
-        ),
-    ] = None,
-    token_file: Annotated[
-        Path | None, option("File with SHA-256 digests of bearer tokens, one per line (default: no token needed).")
-    ] = None,
-    feedback: Annotated[
-        Path | None, option("SQLite file to keep feedback in; created if necessary (default: none is kept).")
-    ] = None,
-    review: Annotated[
-        bool, option("Keep doubtful texts in the file of --feedback, for people to review.", "--review")
-    ] = False,
-    encoder: Annotated[
-        list[str] | None,
-        option(
-            "Encoder of a model, if it moved: a folder, a folder that holds it, or a name; repeatable (default: in the "
-            "model, where it was in training, or in a folder of $HINET_ENCODERS)."
-        ),
-    ] = None,
+    allowed_host: Annotated[list[str] | None, option(_ALLOWED_HOST)] = None,
+    token_file: Annotated[Path | None, option(_TOKEN_FILE)] = None,
+    feedback: Annotated[Path | None, option(_FEEDBACK)] = None,
+    review: Annotated[bool, option(_REVIEW, "--review")] = False,
+    encoder: Annotated[list[str] | None, option(_ENCODER)] = None,
     max_body: Annotated[int, option("Maximum request size in bytes.", min=1_000)] = Settings.max_body,
     max_file: Annotated[int, option("Maximum table size in bytes.", min=1_000)] = Settings.max_file,
     max_texts: Annotated[int, option("Maximum texts per request.", min=1)] = Settings.max_texts,
     max_length: Annotated[int, option("Maximum characters per text.", min=1)] = Settings.max_length,
-    max_requests: Annotated[
-        int, option("Maximum concurrent requests; further requests get 429.", min=1)
-    ] = Settings.max_requests,
+    max_requests: Annotated[int, option(_MAX_REQUESTS, min=1)] = Settings.max_requests,
     seconds: Annotated[float, option("Maximum seconds per request.", min=0.1)] = Settings.seconds,
-    grace: Annotated[
-        float, option("Seconds that running requests have to finish when the service stops.", min=1)
-    ] = Settings.grace,
+    grace: Annotated[float, option(_GRACE, min=1)] = Settings.grace,
     log_requests: Annotated[bool, option("Log every request, without its texts.", "--log-requests")] = False,
     log_texts: Annotated[bool, option("Log request bodies, including users' texts.", "--log-texts")] = False,
 ) -> None:

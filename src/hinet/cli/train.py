@@ -24,20 +24,15 @@ from hinet.cli.options import (
     option,
     seed_options,
 )
-from hinet.cli.table_options import (
-    FILES,
-    ColumnOptions,
-    RowOptions,
-    column_options,
-    row_options,
-)
+from hinet.cli.table_options import FILES, ColumnOptions, RowOptions, column_options, row_options
 from hinet.cli.training_options import TrainingOptions, ValidationOptions, training_options, validation_options
 from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier
-    from hinet.cli.training_rows import TaxonomyAlone, TrainingData, TrainingStream
+    from hinet.cli.training_rows import RowFiles, TaxonomyAlone, TrainingData, TrainingStream
     from hinet.cluster import Cluster
+    from hinet.data.tables import Columns
 
 _SETTINGS = "Settings file, such as that of 'hinet tune'; options on the command line override it."
 TAXONOMY = "File of the hierarchy, see 'hinet taxonomy check' (default: labels are paths such as A > B > C)."
@@ -88,10 +83,7 @@ def train(
     Without files of rows, titles, synonyms and definitions of the taxonomy are trained on: hinet train --taxonomy
     categories.csv --out model. The first rows of 'hinet update' then retrain it with both.
     """
-    from hinet.classifier.loaded import COLUMNS
-    from hinet.cli.training_rows import RowFiles, TaxonomyAlone, TrainingStream
     from hinet.engine.compiling import compile_for_training
-    from hinet.engine.training.jobs import remove_checkpoints
 
     model = Path(out)
     checkpoints = _check_outputs(model, training.resume, plot)
@@ -111,30 +103,47 @@ def train(
         run.message(f"there are no checkpoints in {checkpoints}; training starts from the beginning")
     source: TrainingData | TrainingStream | TaxonomyAlone
     if taxonomy is not None and not data:
+        from hinet.cli.training_rows import TaxonomyAlone
+
         source = TaxonomyAlone.read(taxonomy, rows, column_options, validation, inner_labels, out)
     else:
+        from hinet.cli.training_rows import RowFiles
+
         files = RowFiles.declared(data or [], rows, column_options, validation, taxonomy, out)
-        stream = files.stream(training, run) if cluster is None else None
-        if stream is None and training.resume and checkpoints.is_dir():
-            _check_resumed(checkpoints)
-        source = stream or files.read(run.seed)
+        source = _read_rows(files, training, checkpoints, run, on_cluster=cluster is not None)
     source.report(validation.risk, run)
-    share = validation.valid_share if isinstance(source, TrainingStream) else None
-    held_out = {"validation_fraction": share, "checkpoint": checkpoints}
-    parameters, given = training.parameters | run.parameters | source.parameters | held_out, given_options(context)
-    if isinstance(source, TaxonomyAlone) and not {"vectors", "encoder"} & {*given, *known}:
-        parameters["vectors"] = "auto"  # titles alone have few words
-    classifier = _classifier(parameters, known, given)
+    options = training.parameters | run.parameters | {"checkpoint": checkpoints}
+    classifier = _classifier(source, options, validation.valid_share, known, given_options(context))
     with _resumable(checkpoints):
         risk_error, columns = source.fit(classifier, validation.risk, cluster, split)
-    notes = {COLUMNS: columns.to_dict()}
-    classifier.save(model, half=training.half, notes=notes, bundle_encoder=training.bundle_encoder)
-    remove_checkpoints(checkpoints)
+    _save(classifier, model, columns, training, checkpoints)
     if plot is not None:
         from hinet.evaluation.plots import plot_history
 
         plot_history(classifier.history_, plot)
     report_model(classifier, model, time.perf_counter() - start, run, risk_error)
+
+
+def _read_rows(
+    files: RowFiles, training: TrainingOptions, checkpoints: Path, run: RunOptions, *, on_cluster: bool
+) -> TrainingData | TrainingStream:
+    """Return training rows in memory, or as a stream from disk if they are many or --stream asks for it."""
+    stream = None if on_cluster else files.stream(training, run)
+    if stream is None and training.resume and checkpoints.is_dir():
+        _check_resumed(checkpoints)
+    return stream or files.read(run.seed)
+
+
+def _save(
+    classifier: HiNetClassifier, model: Path, columns: Columns, training: TrainingOptions, checkpoints: Path
+) -> None:
+    """Save the model with the columns of its rows, and remove the checkpoints."""
+    from hinet.classifier.loaded import COLUMNS
+    from hinet.engine.training.jobs import remove_checkpoints
+
+    notes = {COLUMNS: columns.to_dict()}
+    classifier.save(model, half=training.half, notes=notes, bundle_encoder=training.bundle_encoder)
+    remove_checkpoints(checkpoints)
 
 
 def _check_without_rows(
@@ -186,10 +195,21 @@ def _resumable(checkpoints: Path) -> Iterator[None]:
         raise
 
 
-def _classifier(parameters: Mapping[str, Any], settings: Mapping[str, Any], given: Set[str]) -> HiNetClassifier:
+def _classifier(
+    source: TrainingData | TrainingStream | TaxonomyAlone,
+    options: Mapping[str, Any],
+    valid_share: float | None,
+    settings: Mapping[str, Any],
+    given: Set[str],
+) -> HiNetClassifier:
     """Return a classifier with parameters from options and a settings file; ``given`` options override the file."""
     from hinet import HiNetClassifier
+    from hinet.cli.training_rows import TaxonomyAlone, TrainingStream
 
+    parameters = {**options, **source.parameters}
+    parameters["validation_fraction"] = valid_share if isinstance(source, TrainingStream) else None
+    if isinstance(source, TaxonomyAlone) and not {"vectors", "encoder"} & {*given, *settings}:
+        parameters["vectors"] = "auto"  # titles alone have few words
     defaults = HiNetClassifier().get_params()
     overriding = {
         name: value

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hinet.cli.finishing import calibrate, report_model
-from hinet.cli.options import AsJson, EncoderFolder, ModelFolder, RunOptions, option, seed_options
+from hinet.cli.options import AsJson, EncoderFolder, ModelFolder, RunOptions, option, print_json, seed_options
 from hinet.cli.table_options import FILES, ColumnOptions, RowOptions, column_options, row_options
 from hinet.cli.training_options import ValidationOptions, validation_options
 from hinet.errors import FileError, HiNetError, counted
@@ -56,7 +56,6 @@ def update(
     and on those that are given, which must be new to it. A warning says if rows that it keeps are answered worse than
     before.
     """
-    from hinet.classifier.calibration import MIN_ROWS
     from hinet.classifier.loaded import COLUMNS, LoadedModel
     from hinet.classifier.model_folder import check_target, read_manifest
     from hinet.files import locked
@@ -64,35 +63,31 @@ def update(
     start = time.perf_counter()
     read_manifest(model)  # raises if there is no model, before options are checked
     target = model if out is None else Path(out)
-    _check(taxonomy, rename or [], more or [], validation)
+    more, rename = more or [], rename or []
+    _check(taxonomy, rename, more, validation)
     in_place = target.resolve() == model.resolve()
-    rows.check_outputs(
-        [*(more or []), *validation.files, taxonomy], {} if in_place else {"--out": target}, str(target), model
-    )
+    reads, writes = [*more, *validation.files, taxonomy], {} if in_place else {"--out": target}
+    rows.check_outputs(reads, writes, str(target), model)
     check_target(target)
     waiting = partial(run.message, f"waiting for another process that writes to {model}")
     with locked(model, waiting=waiting) if in_place else nullcontext():  # held until the model is saved
         classifier, manifest = _load(model, encoder, run)
         hierarchy = _new_taxonomy(classifier, taxonomy, model)
-        renamed = {} if hierarchy is None else _parse_renames(rename or [], classifier.taxonomy_, hierarchy)
+        renamed = {} if hierarchy is None else _parse_renames(rename, classifier.taxonomy_, hierarchy)
         change = _change(classifier, hierarchy, renamed, bool(more), run)
         if change is not None and not as_json:
             typer.echo(str(change))
         loaded = LoadedModel(classifier.fitted_, manifest)
-        train, valid, columns = _read(
-            more or [], validation, rows, column_options, hierarchy, loaded, str(target), run.seed
-        )
+        train, valid, columns = _read(more, validation, rows, column_options, hierarchy, loaded, str(target), run.seed)
         new_nodes = _new_nodes(classifier, train) if hierarchy is None and train is not None else ()
         messages = _learn(classifier, hierarchy, renamed, train, run)
         risk_error = None if valid is None else _validate(classifier, valid, validation.risk)
-        if manifest["calibration"] is not None and not hasattr(classifier, "calibration_"):
-            remedy = f"give --valid with at least {MIN_ROWS} rows to calibrate it"
-            run.message(f"the model is no longer calibrated; {remedy}")
+        _report_calibration(classifier, manifest, run)
         notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
         replaces = manifest["blake2b"] if in_place else None
         classifier.save(target, half=bool(manifest["model"].get("half")), notes=notes, replaces=replaces)
         if as_json:
-            typer.echo(_as_json(classifier, target, change, new_nodes, messages))
+            print_json(_report(classifier, target, change, new_nodes, messages))
         elif new_nodes:
             further = f" (and {len(new_nodes) - MAX_NEW_NODES:,} more)" if len(new_nodes) > MAX_NEW_NODES else ""
             typer.echo(f"new nodes: {', '.join(new_nodes[:MAX_NEW_NODES])}{further}")
@@ -174,19 +169,26 @@ def _change(
     return change
 
 
-def _as_json(
+def _report_calibration(classifier: HiNetClassifier, manifest: dict[str, Any], run: RunOptions) -> None:
+    """Print that the update removed the calibration, if so."""
+    from hinet.classifier.calibration import MIN_ROWS
+
+    if manifest["calibration"] is not None and not hasattr(classifier, "calibration_"):
+        remedy = f"give --valid with at least {MIN_ROWS} rows to calibrate it"
+        run.message(f"the model is no longer calibrated; {remedy}")
+
+
+def _report(
     classifier: HiNetClassifier,
     target: Path,
     change: TaxonomyChange | None,
     new_nodes: tuple[str, ...],
     messages: list[str],
-) -> str:
+) -> dict[str, Any]:
     """Return the result of the update: changes, new nodes, the check on kept rows, the calibration, and warnings."""
-    import json
-
     check, calibration = (getattr(classifier, name, None) for name in ("update_check_", "calibration_"))
     parts = ("added", "moved", "renamed", "removed")
-    report = {
+    return {
         "model": str(target),
         "change": None if change is None else {name: getattr(change, name) for name in parts},
         "new_nodes": [*new_nodes],
@@ -195,7 +197,6 @@ def _as_json(
         "calibration": None if calibration is None else asdict(calibration),
         "warnings": messages,
     }
-    return json.dumps(report, indent=2, ensure_ascii=False)
 
 
 def _read(
