@@ -420,8 +420,10 @@ def few_rows() -> Claims:
     yield page, f"is {before:.1f} before, {few:.1f} after 15 corrections and {many:.1f} after 300"
     served = results("corrections")["naics"]
     before, after, updated = (served[name] for name in ("before", "service", "update"))
-    yield page, f"In the next answer {after['at_once']} are right, and {after['paraphrases']} of their paraphrases"
-    yield page, f"paraphrases, {before['paraphrases']} before. Test accuracy stays at {100 * after['accuracy']:.1f}"
+    right = (
+        f"{after['at_once']} are right, and {after['paraphrases']} of their paraphrases, {before['paraphrases']} before"
+    )
+    yield page, f"In the next answer {right}. Test accuracy stays at {100 * after['accuracy']:.1f}"
     yield page, f"{updated['right']}, {updated['paraphrases']} and {100 * updated['accuracy']:.1f}"
 
 
