@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import re
-import warnings
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,9 +27,6 @@ from hinet.taxonomy.arff import ArffHeader, Attribute, AttributeKind, hierarchy_
 LABEL_SEP = "@"  # between the labels of a row
 INPUTS: tuple[AttributeKind, ...] = ("text", "number", "category")
 BYTES_PER_CELL = 24  # memory for a number and its copies when sparse rows become a table
-
-_SPACES = re.compile(r"[ \t]*,[ \t]*")
-_LOOSE_QUOTE = re.compile(r"""[ \t]['"]|['"][ \t]""")
 
 Errors = dict[int, str]  # why rows are invalid, keyed by row
 
@@ -76,17 +71,16 @@ def load_arff(path: str | Path, *, encoding: str = "utf-8") -> ArffData:
     if hierarchy is None:
         raise FileError(path, "no attribute is hierarchical, so rows have no labels; declare one")
     taxonomy = Taxonomy.from_draft(hierarchy_draft(path, hierarchy), source=str(path))
-    lines = _data_lines(path, text, header)
-    rows: Any
-    if lines.are_sparse and not (header.names("category") or header.names("text")):
-        rows, cells, numbers = _sparse_rows(lines, header, FailFast())
-        columns = {}
+    rows = _parse_rows(path, text, header)
+    columns: dict[str, tuple[str, ...]] = {}
+    if rows.are_sparse and not (header.names("category") or header.names("text")):
+        inputs = _number_matrix(rows)
+        rows.reject(FailFast())
     else:
-        table, numbers = _table_rows(lines, header, FailFast())
-        cells = table.column(hierarchy.name).to_pylist()
-        rows = table.select([attribute.name for attribute in header.attributes if attribute.kind in INPUTS])
+        table, _ = _table_rows(rows, FailFast())
+        inputs = table.select([attribute.name for attribute in header.attributes if attribute.kind in INPUTS])
         columns = input_columns(header)
-    return ArffData(rows, _label_sets(path, cells, numbers, taxonomy), taxonomy, columns)
+    return ArffData(inputs, _label_sets(rows, header.attributes.index(hierarchy), taxonomy), taxonomy, columns)
 
 
 def input_columns(header: ArffHeader) -> dict[str, tuple[str, ...]]:
@@ -101,7 +95,7 @@ def arff_blocks(file: TableFile) -> Iterator[RowBlock]:
     header = parse_header(path, text)
     if problem := selection.missing_column([attribute.name for attribute in header.attributes]):
         raise FileError(path, problem)
-    table, lines = _table_rows(_data_lines(path, text, header), header, file.row_errors)
+    table, lines = _table_rows(_parse_rows(path, text, header), file.row_errors)
     names = selection.select(table.column_names)
     stay_arrays = {*header.names("number"), *header.names("category")}
     for start in range(0, table.num_rows, MAX_ROWS):
@@ -112,25 +106,37 @@ def arff_blocks(file: TableFile) -> Iterator[RowBlock]:
         yield RowBlock(path, "arff", numbers, cells, arrays, list(range(start, start + len(numbers))))
 
 
-class _DataLines(NamedTuple):
-    """The lines of the data section, without blank ones and comments."""
+@dataclass(frozen=True)
+class _ArffRows:
+    """The cells of the rows as text: a list per row, or in sparse rows a dict by the number of the attribute."""
 
     path: str
-    texts: list[str]
-    numbers: NDArray[np.int64]
+    attributes: tuple[Attribute, ...]
+    texts: list[str]  # the lines
+    numbers: NDArray[np.int64]  # the line numbers
+    cells: list[Any]
+    errors: Errors = field(default_factory=dict)
 
     @property
     def are_sparse(self) -> bool:
         return bool(self.texts) and self.texts[0].startswith("{")
 
-    def reject(self, errors: Errors, row_errors: RowErrors) -> NDArray[np.int64]:
+    def column(self, index: int) -> list[str | None]:
+        """Return the cells of an attribute; what a sparse row leaves out is 0, or the first category."""
+        kind, values = self.attributes[index].kind, self.attributes[index].values
+        default = "0" if kind == "number" else values[0] if kind == "category" and values else "?"
+        texts = [row.get(index, default) if isinstance(row, dict) else row[index] for row in self.cells]
+        return [None if text in ("?", "") else text for text in texts]
+
+    def reject(self, row_errors: RowErrors) -> NDArray[np.int64]:
         """Report the rows with errors, and return the others."""
-        for row, reason in sorted(errors.items()):
+        for row, reason in sorted(self.errors.items()):
             row_errors.add(self.path, int(self.numbers[row]), reason, self.texts[row])
-        return np.setdiff1d(np.arange(len(self.texts)), np.fromiter(errors, np.int64, len(errors)))
+        return np.setdiff1d(np.arange(len(self.texts)), np.fromiter(self.errors, np.int64, len(self.errors)))
 
 
-def _data_lines(path: str | Path, text: str, header: ArffHeader) -> _DataLines:
+def _parse_rows(path: str | Path, text: str, header: ArffHeader) -> _ArffRows:
+    """Return the rows of the data section, without blank lines and comments; invalid ones have empty cells."""
     data = text[header.data_start :]
     has_comments, has_quotes = "%" in data, "'" in data or '"' in data
     texts, numbers = [], []
@@ -143,246 +149,109 @@ def _data_lines(path: str | Path, text: str, header: ArffHeader) -> _DataLines:
         if stripped:
             texts.append(stripped)
             numbers.append(number)
-    return _DataLines(str(path), texts, np.array(numbers, np.int64))
+    rows = _ArffRows(str(path), header.attributes, texts, np.array(numbers, np.int64), [])
+    parse = _sparse_cells if rows.are_sparse else _dense_cells
+    for row, line in enumerate(texts):
+        try:
+            rows.cells.append(parse(line, header.attributes))
+        except ValueError as error:
+            rows.errors[row] = str(error)
+            rows.cells.append({})
+    return rows
 
 
-def _label_sets(
-    path: str | Path, cells: Sequence[str | None], lines: NDArray[np.int64], taxonomy: Taxonomy
-) -> list[frozenset[str]]:
+def _dense_cells(line: str, attributes: Sequence[Attribute]) -> list[str]:
+    cells = split_values(line)
+    if len(cells) != len(attributes):
+        raise ValueError(width_message(cells, len(attributes), ","))
+    return cells
+
+
+def _sparse_cells(line: str, attributes: Sequence[Attribute]) -> dict[int, str]:
+    """Return the values in a row such as ``{0 3, 5 yes}``."""
+    cells = {}
+    body = line.strip("{} \t")
+    for part in split_values(body) if body else ():
+        number, _, value = part.partition(" ")
+        value = value.strip(" \t'\"")
+        if not number.isdigit() or int(number) >= len(attributes) or not value:
+            raise ValueError(f"expected the number of an attribute and its value, got {quoted(part)}")
+        attribute = attributes[int(number)]
+        if attribute.kind == "text":
+            raise ValueError(f"attribute {quoted(attribute.name)} is text, which sparse rows cannot hold here")
+        cells[int(number)] = value
+    return cells
+
+
+def _label_sets(rows: _ArffRows, index: int, taxonomy: Taxonomy) -> list[frozenset[str]]:
+    cells = rows.column(index)
     known: dict[str | None, frozenset[str]] = {None: frozenset()}
-    for cell, line in zip(cells, lines.tolist(), strict=True):
+    for cell, line in zip(cells, rows.numbers.tolist(), strict=True):
         if cell is None or cell in known:
             continue
         known[cell] = frozenset(label for part in cell.split(LABEL_SEP) if (label := part.strip()))
         if unknown := sorted(label for label in known[cell] if label not in taxonomy):
             message = f"the label {quoted(unknown[0])} is not in the hierarchy of the attribute; declare it there"
-            raise FileError(path, message, line=line)
+            raise FileError(rows.path, message, line=line)
     return [known[cell] for cell in cells]
 
 
-def _table_rows(lines: _DataLines, header: ArffHeader, row_errors: RowErrors) -> tuple[pa.Table, NDArray[np.int64]]:
+def _table_rows(rows: _ArffRows, row_errors: RowErrors) -> tuple[pa.Table, NDArray[np.int64]]:
     """Return valid rows as typed columns, labels as text, and the line of every row."""
-    if lines.are_sparse:
-        return _dense_table(lines, header, row_errors)
-    errors: Errors = {}
-    table = _parse_fast(lines, header)
-    if table is None:
-        table, errors = _parse_slowly(lines, header)
-    columns = []
-    for attribute, column in zip(header.attributes, table.columns, strict=True):
-        if attribute.kind == "number":
-            column = _checked_numbers(attribute, column, errors)
-        elif attribute.kind == "category":
-            column = _checked_categories(attribute, column, errors)
-        columns.append(column)
-    table, valid = pa.table(columns, table.column_names), lines.reject(errors, row_errors)
-    return table.take(pa.array(valid)) if errors else table, lines.numbers[valid]
-
-
-def _parse_fast(lines: _DataLines, header: ArffHeader) -> pa.Table | None:
-    """Return rows parsed by Arrow, or None if a row or its quotes need a closer look."""
-    import pyarrow.csv as pacsv
-
-    joined = "\n".join(lines.texts)
-    quotes = [quote for quote in "\"'" if quote in joined]
-    if not lines.texts or len(quotes) > 1 or (quotes and _LOOSE_QUOTE.search(joined)):
-        return None
-    if not quotes and (" " in joined or "\t" in joined):
-        joined = _SPACES.sub(",", joined)
-    try:
-        return pacsv.read_csv(
-            io.BytesIO(joined.encode()),
-            read_options=pacsv.ReadOptions(
-                column_names=[attribute.name for attribute in header.attributes],
-                block_size=max(1 << 20, 8 * max(map(len, lines.texts))),
-            ),
-            parse_options=pacsv.ParseOptions(
-                quote_char=quotes[0] if quotes else False,
-                double_quote=False,
-                escape_char="\\" if quotes and "\\" in joined else False,
-                ignore_empty_lines=False,
-            ),
-            convert_options=pacsv.ConvertOptions(
-                column_types={a.name: pa.float64() if a.kind == "number" else pa.string() for a in header.attributes},
-                null_values=["?", ""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
-        )
-    except pa.ArrowInvalid:
-        return None
-
-
-def _parse_slowly(lines: _DataLines, header: ArffHeader) -> tuple[pa.Table, Errors]:
-    """Return rows parsed by Python, and why some are invalid."""
-    errors: Errors = {}
-    width = len(header.attributes)
-    rows: list[list[str]] = []
-    for row, line in enumerate(lines.texts):
-        cells = split_values(line)
-        if len(cells) != width:
-            errors[row] = width_message(cells, width, ",")
-        rows.append(cells if len(cells) == width else ["?"] * width)
+    if rows.are_sparse and len(rows.texts) * len(rows.attributes) * BYTES_PER_CELL > memory.total_memory():
+        message = f"sparse rows of {len(rows.attributes):,} attributes do not fit into memory as a table; load"
+        raise FileError(rows.path, f"{message} them with hinet.data.load_arff, which keeps them sparse")
     columns: dict[str, pa.Array] = {}
-    for index, attribute in enumerate(header.attributes):
-        texts = [None if cells[index] in ("?", "") else cells[index] for cells in rows]
-        columns[attribute.name] = (
-            _as_numbers(attribute, texts, errors) if attribute.kind == "number" else pa.array(texts, pa.string())
-        )
-    return pa.table(columns), errors
-
-
-def _as_numbers(attribute: Attribute, texts: list[str | None], errors: Errors) -> pa.Array:
-    values: list[float | None] = []
-    for row, text in enumerate(texts):
-        try:
-            values.append(None if text is None else float(text))
-        except ValueError:
-            errors.setdefault(row, _number_error(attribute, text))
-            values.append(None)
-    return pa.array(values, pa.float64())
-
-
-def _number_error(attribute: Attribute, text: str | None) -> str:
-    return f"attribute {quoted(attribute.name)} is {quoted(text or '')}, expected a number; write ? if it is missing"
-
-
-def _checked_numbers(attribute: Attribute, column: pa.ChunkedArray, errors: Errors) -> pa.Array:
-    """Return numbers with null for NaN; infinite ones are errors."""
-    values = np.asarray(column.to_numpy(), np.float64)
-    for row in np.flatnonzero(np.abs(values) > FINITE).tolist():
-        errors.setdefault(row, f"attribute {quoted(attribute.name)} is {values[row]}, expected a finite number")
-    return pa.array(values, from_pandas=True)
-
-
-def _checked_categories(attribute: Attribute, column: pa.ChunkedArray, errors: Errors) -> pa.Array:
-    """Return values as codes of the declared ones; others are errors."""
-    import pyarrow.compute as pc
-
-    declared = pa.array(dict.fromkeys(attribute.values), pa.string())
-    codes = pc.index_in(column, value_set=declared, skip_nulls=True)
-    unknown = pc.and_(pc.is_null(codes), pc.is_valid(column)).to_numpy()
-    for row in np.flatnonzero(unknown).tolist():
-        errors.setdefault(row, _category_error(attribute, column[row].as_py()))
-    return pa.DictionaryArray.from_arrays(codes.combine_chunks().cast(pa.int32()), declared)
-
-
-def _category_error(attribute: Attribute, value: str) -> str:
-    listed = ", ".join(map(quoted, attribute.values[:8]))
-    return f"attribute {quoted(attribute.name)} is {quoted(value)}, which is not among its values {listed}; declare it"
-
-
-class _SparseRows(NamedTuple):
-    """Valid rows as a CSR matrix with a column per input attribute: a number, a category's code, NaN if missing."""
-
-    values: Any  # csr_array
-    labels: list[str | None]
-    lines: NDArray[np.int64]
-
-
-def _sparse_rows(lines: _DataLines, header: ArffHeader, row_errors: RowErrors) -> _SparseRows:
-    """Return rows such as ``{0 3, 5 yes}``, in which values that are left out are 0, or the first category."""
-    inputs = [index for index, attribute in enumerate(header.attributes) if attribute.kind in INPUTS]
-    column_of = np.full(len(header.attributes), -1, np.int64)
-    column_of[inputs] = np.arange(len(inputs))
-    label = next((index for index, a in enumerate(header.attributes) if a.kind == "hierarchy"), -1)
-    pattern = re.compile(rf"(?:^|,)\s*{label}\s+([^,]*)")
-    labels: list[str | None] = []
-    bodies: list[str] = []
-    for line in lines.texts:
-        body = line.strip("{} \t")
-        match = pattern.search(body)
-        cell = match[1].strip(" \t'\"") if match else "?"
-        labels.append(None if cell in ("?", "") else cell)
-        bodies.append((body[: match.start()] + body[match.end() :]).strip(", ") if match else body)
-    counts = np.array([body.count(",") + 1 if body else 0 for body in bodies], np.int64)
-    errors: Errors = {}
-    pairs = _number_pairs(bodies, counts, len(header.attributes))
-    if pairs is None or header.names("category") or header.names("text"):
-        pairs, counts, errors = _any_pairs(lines, bodies, header)
-    attributes, values = pairs[:, 0].astype(np.int64), pairs[:, 1]
-    chosen = column_of[attributes] >= 0
-    counts = np.bincount(np.repeat(np.arange(len(counts)), counts)[chosen], minlength=len(counts))
-    shape = (len(counts), len(inputs))
-    matrix = sp.csr_array((values[chosen], column_of[attributes[chosen]], offsets_of(counts)), shape=shape)
-    valid = lines.reject(errors, row_errors)
-    return _SparseRows(matrix[valid], [labels[row] for row in valid.tolist()], lines.numbers[valid])
-
-
-def _number_pairs(bodies: list[str], counts: NDArray[np.int64], attributes: int) -> NDArray[np.float64] | None:
-    """Return all pairs (attribute, number), or None if some are not numbers."""
-    joined = " ".join(bodies).replace(",", " ").replace("?", "nan")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DeprecationWarning)  # given where numbers end before the text does
-        try:
-            flat = np.fromstring(joined, np.float64, sep=" ")
-        except (DeprecationWarning, ValueError):
-            return None
-    if len(flat) != 2 * counts.sum():
-        return None
-    pairs = flat.reshape(-1, 2)
-    index = pairs[:, 0]
-    valid = (index >= 0) & (index < attributes) & (index % 1 == 0) & ~(np.abs(pairs[:, 1]) > FINITE)
-    return pairs if valid.all() else None
-
-
-def _any_pairs(
-    lines: _DataLines, bodies: list[str], header: ArffHeader
-) -> tuple[NDArray[np.float64], NDArray[np.int64], Errors]:
-    """Return pairs (attribute, number or code), the number of pairs per row, and why some rows are invalid."""
-    pairs: list[tuple[int, float]] = []
-    counts = np.zeros(len(bodies), np.int64)
-    errors: Errors = {}
-    for row, body in enumerate(bodies):
-        try:
-            row_pairs = [_pair(part, header) for part in split_values(body)] if body else []
-        except ValueError as error:
-            errors[row] = str(error)
-            continue
-        pairs += row_pairs
-        counts[row] = len(row_pairs)
-    return np.array(pairs, np.float64).reshape(-1, 2), counts, errors
-
-
-def _pair(part: str, header: ArffHeader) -> tuple[int, float]:
-    """Return an attribute and its number or code, or raise ValueError."""
-    number, _, text = part.partition(" ")
-    text = text.strip(" \t'\"")
-    if not number.isdigit() or int(number) >= len(header.attributes) or not text:
-        raise ValueError(f"expected the number of an attribute and its value, got {quoted(part)}")
-    attribute = header.attributes[int(number)]
-    if attribute.kind == "text":
-        raise ValueError(f"attribute {quoted(attribute.name)} is text, which sparse rows cannot hold here")
-    if text == "?" or attribute.kind not in INPUTS:
-        return int(number), np.nan
-    if attribute.kind == "category":
-        if text not in attribute.values:
-            raise ValueError(_category_error(attribute, text))
-        return int(number), attribute.values.index(text)
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError(_number_error(attribute, text)) from None
-    if abs(value) > FINITE:
-        raise ValueError(f"attribute {quoted(attribute.name)} is {text}, expected a finite number")
-    return int(number), value
-
-
-def _dense_table(lines: _DataLines, header: ArffHeader, row_errors: RowErrors) -> tuple[pa.Table, NDArray[np.int64]]:
-    """Return sparse rows as a table, and the line of every row."""
-    if len(lines.texts) * len(header.attributes) * BYTES_PER_CELL > memory.total_memory():
-        message = f"sparse rows of {len(header.attributes):,} attributes do not fit into memory as a table; load"
-        raise FileError(lines.path, f"{message} them with hinet.data.load_arff, which keeps them sparse")
-    sparse = _sparse_rows(lines, header, row_errors)
-    by_column, arrays = sp.csc_array(sparse.values), {}
-    inputs = [attribute for attribute in header.attributes if attribute.kind in INPUTS]
-    for index, attribute in enumerate(inputs):
-        values = by_column[:, [index]].toarray().ravel()
-        if attribute.kind == "category":
-            codes = pa.array(np.nan_to_num(values, nan=-1).astype(np.int32), mask=np.isnan(values))
-            arrays[attribute.name] = pa.DictionaryArray.from_arrays(codes, pa.array(attribute.values, pa.string()))
+    for index, attribute in enumerate(rows.attributes):
+        texts = rows.column(index)
+        if attribute.kind == "number":
+            numbers = [_number(attribute, text, row, rows.errors) for row, text in enumerate(texts)]
+            columns[attribute.name] = pa.array(np.array(numbers, np.float64), from_pandas=True)
+        elif attribute.kind == "category":
+            columns[attribute.name] = _categories(attribute, texts, rows.errors)
         else:
-            arrays[attribute.name] = pa.array(values, from_pandas=True)
-    if header.hierarchy is not None:
-        arrays[header.hierarchy.name] = pa.array(sparse.labels, pa.string())
-    return pa.table(arrays), sparse.lines
+            columns[attribute.name] = pa.array(texts, pa.string())
+    table, valid = pa.table(columns), rows.reject(row_errors)
+    return table.take(pa.array(valid)) if rows.errors else table, rows.numbers[valid]
+
+
+def _number(attribute: Attribute, text: str | None, row: int, errors: Errors) -> float:
+    """Return a cell as a number, NaN for a missing or invalid one."""
+    try:
+        value = float(text or "nan")
+    except ValueError:
+        reason = f"is {quoted(text or '')}, expected a number; write ? if it is missing"
+    else:
+        if not abs(value) > FINITE:
+            return value
+        reason = f"is {value}, expected a finite number"
+    errors.setdefault(row, f"attribute {quoted(attribute.name)} {reason}")
+    return math.nan
+
+
+def _categories(attribute: Attribute, texts: list[str | None], errors: Errors) -> pa.DictionaryArray:
+    """Return cells as codes of the declared values; others are errors."""
+    declared = {value: code for code, value in enumerate(dict.fromkeys(attribute.values))}
+    for row, text in enumerate(texts):
+        if text is not None and text not in declared:
+            listed = ", ".join(map(quoted, attribute.values[:8]))
+            reason = f"is {quoted(text)}, which is not among its values {listed}; declare it"
+            errors.setdefault(row, f"attribute {quoted(attribute.name)} {reason}")
+    codes = [None if text is None else declared.get(text) for text in texts]
+    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array([*declared], pa.string()))
+
+
+def _number_matrix(rows: _ArffRows) -> Any:
+    """Return sparse rows of numbers as a CSR matrix with a column per input attribute."""
+    inputs = [index for index, attribute in enumerate(rows.attributes) if attribute.kind in INPUTS]
+    column_of = {index: column for column, index in enumerate(inputs)}
+    values, columns, lengths = [], [], []
+    for row, cells in enumerate(rows.cells):
+        numbers = {index: text for index, text in cells.items() if index in column_of}
+        columns += [column_of[index] for index in numbers]
+        values += [
+            _number(rows.attributes[index], None if text == "?" else text, row, rows.errors)
+            for index, text in numbers.items()
+        ]
+        lengths.append(len(numbers))
+    return sp.csr_array((values, columns, offsets_of(np.array(lengths))), shape=(len(lengths), len(inputs)))
