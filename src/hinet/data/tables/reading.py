@@ -6,9 +6,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import groupby
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +31,7 @@ from hinet.data.tables.blocks import (
     has_quotes,
     in_blocks,
 )
-from hinet.data.tables.cells import row_bytes, take_rows, to_python
+from hinet.data.tables.cells import row_bytes, to_python
 from hinet.errors import FileError, quoted
 from hinet.files.delimited import (
     EXCEL,
@@ -61,64 +59,48 @@ from hinet.taxonomy import as_id
 
 MAX_BATCH_BYTES = 16 * blocks.MAX_CHARACTERS  # bytes decoded per batch; larger batches are split afterwards
 SIZE_VARIATION = 4  # assumed ratio of the bytes of a batch to the average
-MIN_BATCH_ROWS = 256  # columns whose values are too long for this many rows stay dictionary-encoded
-MAX_PLANNED_GROUPS = 1_000  # row groups planned before the first of them is read
 MIN_VALUE_BYTES = 8  # memory per value, even if the file uses a bit
 NO_QUOTES = "; or read the file without quotes, if they have no meaning in it"
 
 
-class _BatchPlan(NamedTuple):
-    """How to read a row group: the rows per batch, and the columns that stay dictionary-encoded."""
-
-    rows: int
-    dictionary_columns: tuple[str, ...]
-
-
-def parquet_blocks(file: TableFile) -> Iterator[RowBlock]:
+def _parquet_blocks(file: TableFile) -> Iterator[RowBlock]:
     """Yield the rows of a Parquet file; bytes in text columns are decoded with the encoding of the options."""
     if not file.peeked.head.startswith(PARQUET):
         raise FileError(file.path, "is not a Parquet file; set `format`")
+    path, selection, row = file.path, file.selection, 0
     try:
-        with seekable_file(file.path, file.peeked.stream, PARQUET) as stream:
-            yield from _blocks(file.path, stream, file.selection, file.options.encoding)
+        with seekable_file(path, file.peeked.stream, PARQUET) as stream:
+            for names, batch in _parquet_batches(path, stream, selection):
+                for part in _small_parts(batch):
+                    arrays = dict(zip(names, part.columns, strict=True))
+                    cells = {name: to_python(arrays[name], file.options.encoding) for name in selection.columns}
+                    positions = list(range(row, row + len(part)))
+                    row += len(part)
+                    numbers = [position + 1 for position in positions]
+                    yield _reject_undecodable(RowBlock(path, "parquet", numbers, cells, arrays, positions), file)
     except pa.ArrowMemoryError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise FileError(file.path, f"the Parquet file is damaged or cut short: {error}") from None
+        raise FileError(path, f"the Parquet file is damaged or cut short: {error}") from None
 
 
-def _blocks(path: str, file: Any, selection: ColumnSelection, encoding: str) -> Iterator[RowBlock]:
+def _parquet_batches(path: str, stream: Any, selection: ColumnSelection) -> Iterator[tuple[list[str], Any]]:
+    """Yield batches of bounded size, with the names of their columns."""
     import pyarrow.parquet as pq
 
-    table = pq.ParquetFile(file)
-    schema = table.schema_arrow
-    names = dict(zip(column_names(path, schema.names, None), schema.names, strict=True))
-    if problem := selection.missing_column(list(names)):
+    table = pq.ParquetFile(stream)
+    stored = table.schema_arrow.names
+    index_of = {name: index for index, name in enumerate(column_names(path, stored, None))}
+    if problem := selection.missing_column(list(index_of)):
         raise FileError(path, problem)
-    fields = {name: schema.field(names[name]) for name in selection.select(list(names))}
-    row = 0
-    for batch in _batches(file, table, [field.name for field in fields.values()]):
-        for part in _small_parts(batch):
-            arrays = {name: _decode_dictionary(part.column(field.name), field.type) for name, field in fields.items()}
-            cells = {name: to_python(arrays[name], encoding) for name in selection.columns}
-            positions = list(range(row, row + len(part)))
-            yield RowBlock(path, "parquet", [position + 1 for position in positions], cells, arrays, positions)
-            row += len(part)
-
-
-def _batches(file: Any, table: Any, columns: list[str]) -> Iterator[Any]:
-    """Yield batches; consecutive row groups with the same plan are read together."""
-    import pyarrow.parquet as pq
-
+    names = selection.select(list(index_of))
+    columns = [stored[index_of[name]] for name in names]
     leaves = _leaves(table, columns)
-    dictionary_file = pq.ParquetFile(file, read_dictionary=list(leaves.values()))
-    plan_of = partial(_plan_batches, table, dictionary_file, leaves)
-    groups = range(table.metadata.num_row_groups)
-    for start in groups[::MAX_PLANNED_GROUPS]:
-        for plan, alike in groupby(groups[start : start + MAX_PLANNED_GROUPS], plan_of):
-            names = list(plan.dictionary_columns)
-            reader = pq.ParquetFile(file, read_dictionary=names) if names else table
-            yield from reader.iter_batches(plan.rows, row_groups=list(alike), columns=columns)
+    dictionaries = pq.ParquetFile(stream, read_dictionary=list(leaves.values()))
+    for group in range(table.metadata.num_row_groups):
+        rows = _batch_rows(table, dictionaries, leaves, group)
+        for batch in table.iter_batches(rows, row_groups=[group], columns=columns):
+            yield names, batch.select(columns)
 
 
 def _leaves(table: Any, columns: list[str]) -> dict[int, str]:
@@ -133,77 +115,33 @@ def _leaves(table: Any, columns: list[str]) -> dict[int, str]:
     }
 
 
-def _plan_batches(table: Any, dictionary_file: Any, leaves: Mapping[int, str], group: int) -> _BatchPlan:
-    """Return how to read a row group so that a batch has a bounded size."""
+def _batch_rows(table: Any, dictionaries: Any, leaves: Mapping[int, str], group: int) -> int:
+    """Return the number of rows of a row group that fit into a batch, also if all repeat its longest value."""
     metadata = table.metadata.row_group(group)
     rows = max(metadata.num_rows, 1)
     row_size = 1.0
-    dictionary_columns: list[str] = []
     for number, path in leaves.items():
         chunk = metadata.column(number)
         values = max(chunk.num_values, 1) / rows  # average per row
         width = max(table.schema.column(number).length or 0, MIN_VALUE_BYTES)
-        average = SIZE_VARIATION * max(chunk.total_uncompressed_size / rows, values * width)
-        longest = 0.0  # bytes of a value that all rows may repeat
+        size = SIZE_VARIATION * max(chunk.total_uncompressed_size / rows, values * width)
         if chunk.has_dictionary_page and chunk.physical_type == "BYTE_ARRAY":
-            longest = values * chunk.total_uncompressed_size
-            if longest * min(rows, blocks.MAX_ROWS) > MAX_BATCH_BYTES:
-                longest = values * _longest_repeated(dictionary_file, group, path)
-        if longest * MIN_BATCH_ROWS > MAX_BATCH_BYTES:
-            dictionary_columns.append(path)
-            longest = 0.0
-        row_size += max(average, longest)
-    batch_rows = int(min(max(MAX_BATCH_BYTES // row_size, 1), blocks.MAX_ROWS))
-    return _BatchPlan(1 << (batch_rows.bit_length() - 1), tuple(dictionary_columns))
-
-
-def _longest_repeated(dictionary_file: Any, group: int, path: str) -> int:
-    """Return the bytes of the longest value in the dictionary of a column."""
-    first = next(dictionary_file.iter_batches(1, row_groups=[group], columns=[path]), None)
-    return 0 if first is None or not len(first) else max(map(_longest, first.columns), default=0)
+            longest = chunk.total_uncompressed_size
+            if values * longest * min(rows, blocks.MAX_ROWS) > MAX_BATCH_BYTES:
+                first = next(dictionaries.iter_batches(1, row_groups=[group], columns=[path]), None)
+                longest = max(map(_longest, first.columns), default=0) if first else 0
+            size = max(size, values * longest)
+        row_size += size
+    return int(min(max(MAX_BATCH_BYTES // row_size, 1), blocks.MAX_ROWS))
 
 
 def _longest(array: Any) -> int:
+    """Return the bytes of the longest value in a dictionary."""
     if pa.types.is_dictionary(array.type):
         return int(row_bytes(array.dictionary).max(initial=0))
     if pa.types.is_struct(array.type):
         return max(map(_longest, array.flatten()), default=0)
-    if pa.types.is_nested(array.type):
-        return _longest(array.values)
-    return 0
-
-
-def _decode_dictionary(array: Any, kind: Any) -> Any:
-    """Return an array with the type of the file schema, decoding dictionaries."""
-    if array.type == kind:
-        return array
-    if pa.types.is_nested(array.type):
-        array = take_rows(array, np.arange(len(array)))  # a copy without the values of other parts of the batch
-    try:
-        return array.cast(kind)
-    except pa.ArrowNotImplementedError:  # such as from a dictionary to string views
-        return array.cast(_without_dictionaries(array.type)).cast(kind)
-
-
-def _without_dictionaries(kind: Any) -> Any:
-    """Return the type with dictionaries replaced by their values, also within lists and structs."""
-    types = pa.types
-    if types.is_dictionary(kind):
-        return kind.value_type
-    if not types.is_nested(kind):
-        return kind
-    inner = [field.with_type(_without_dictionaries(field.type)) for field in map(kind.field, range(kind.num_fields))]
-    if types.is_struct(kind):
-        return pa.struct(inner)
-    if types.is_map(kind):
-        return pa.map_(
-            kind.key_field.with_type(_without_dictionaries(kind.key_type)),
-            kind.item_field.with_type(_without_dictionaries(kind.item_type)),
-            kind.keys_sorted,
-        )
-    if types.is_fixed_size_list(kind):
-        return pa.list_(inner[0], kind.list_size)
-    return pa.large_list(inner[0]) if types.is_large_list(kind) else pa.list_(inner[0])
+    return _longest(array.values) if pa.types.is_nested(array.type) else 0
 
 
 def _small_parts(batch: Any) -> Iterator[Any]:
@@ -238,11 +176,6 @@ def read_blocks(
                 yield block
         if not rows and row_errors.count == errors_before:
             raise FileError(path, "the file has no rows")
-
-
-def _parquet_blocks(file: TableFile) -> Iterator[RowBlock]:
-    for block in parquet_blocks(file):
-        yield _reject_undecodable(block, file)
 
 
 def _excel_blocks(file: TableFile) -> Iterator[RowBlock]:
