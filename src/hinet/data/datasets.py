@@ -4,8 +4,7 @@ The ICD-10-CM codes come from the package ``simple-icd-10-cm``. The description 
 the leaf's parent; an inclusion term is a text labelled with its code, or with the parent where the code is a leaf.
 So the taxonomy has the codes that have children, and a label is any of them but a chapter.
 
-LSHTC has the hierarchy, and libSVM files of rows. A line is ``label[,label] feature:value ...``; files are read
-without a loop over rows.
+LSHTC has the hierarchy, and libSVM files of rows. A line is ``label[,label] feature:value ...``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,7 +26,7 @@ from numpy.typing import NDArray
 
 from hinet.errors import FileError, HiNetError, LabelError, counted, quoted
 from hinet.files.streams import read_text
-from hinet.ragged import Ints, offsets_of, positions
+from hinet.ragged import Ints
 from hinet.taxonomy import Taxonomy
 
 SHARES = {"valid": 0.05, "test": 0.15}
@@ -37,7 +35,7 @@ TRAIN = "train.txt"
 TESTS = ("validation.txt", "test.txt")
 INTERNAL_FEATURE = 0  # the number of the document in LSHTC
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_LINE = re.compile(rf"\s*-?\d+(?:\s*,\s*-?\d+)*(?:\s+\d{{1,15}}:{_NUMBER})*\s*")
+_LINE = re.compile(rf"\s*(-?\d+(?:\s*,\s*-?\d+)*)((?:\s+\d{{1,15}}:{_NUMBER})*)\s*")
 WORD_NGRAMS = (1, 2)
 
 
@@ -211,41 +209,21 @@ def read_libsvm(path: str | Path) -> LibsvmRows:
     FileError
         If the file cannot be read or a line is not ``label feature:value ...``; names the line.
     """
-    text = read_text(path)
-    data = np.frombuffer(text.encode(), np.uint8)
-    ends = np.flatnonzero(data == ord("\n"))
-    if len(data) and data[-1] != ord("\n"):
-        ends = np.append(ends, len(data))
-    entries = np.bincount(np.searchsorted(ends, np.flatnonzero(data == ord(":"))), minlength=len(ends))
-    commas = np.bincount(np.searchsorted(ends, np.flatnonzero(data == ord(","))), minlength=len(ends))
-    starts = np.append(0, ends[:-1] + 1)
-    printed = np.append(0, np.cumsum(data > ord(" ")))
-    blank = printed[ends] == printed[starts]
-    labels = np.where(blank, 0, commas + 1)
-    _check_lines(path, text)
-    numbers = np.fromstring(text.translate({ord(":"): " ", ord(","): " "}), np.float64, sep=" ")
-    return _assemble(numbers, labels[~blank], entries[~blank])
-
-
-def _assemble(numbers: NDArray[np.float64], labels: NDArray[Any], entries: NDArray[Any]) -> LibsvmRows:
-    starts = offsets_of(labels + 2 * entries)[:-1]
-    label_numbers = numbers[positions(starts, labels)]
-    entries_at = positions(starts + labels, 2 * entries)
-    feature, value = numbers[entries_at[0::2]], numbers[entries_at[1::2]]
-    row = np.repeat(np.arange(len(labels)), entries)
-    keep = feature != INTERNAL_FEATURE
-    shape = (len(labels), int(feature.max(initial=0)) + 1)
-    pairs = (row[keep], feature[keep].astype(np.int64))
-    matrix = sp.csr_array(sp.coo_array((value[keep].astype(np.float32), pairs), shape=shape))
-    names = [str(int(number)) for number in label_numbers]
-    bounds = offsets_of(labels).tolist()
-    return LibsvmRows(matrix, tuple(tuple(names[s:e]) for s, e in pairwise(bounds)))
-
-
-def _check_lines(path: str | Path, text: str) -> None:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not _LINE.fullmatch(line) and line.strip():
+    labels, pairs, entries = [], [], []
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        if not (match := _LINE.fullmatch(line)):
             raise FileError(path, f"expected 'label feature:value ...', got {quoted(line.strip())}", line=number)
+        labels.append(tuple(str(int(label)) for label in match[1].split(",")))
+        pairs.append(match[2])
+        entries.append(match[2].count(":"))
+    numbers = np.fromstring(" ".join(pairs).replace(":", " "), np.float64, sep=" ").reshape(-1, 2)
+    row = np.repeat(np.arange(len(labels)), entries)
+    shape = (len(labels), int(numbers[:, 0].max(initial=0)) + 1)
+    keep = numbers[:, 0] != INTERNAL_FEATURE
+    feature, value = numbers[keep, 0].astype(np.int64), numbers[keep, 1].astype(np.float32)
+    return LibsvmRows(sp.csr_array(sp.coo_array((value, (row[keep], feature)), shape=shape)), tuple(labels))
 
 
 @dataclass(frozen=True)

@@ -9,54 +9,14 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from hinet.compiled import kernel
 from hinet.errors import HiNetError, counted, format_value
 from hinet.ragged import gather, offsets_of
 
 MAX_FEATURES = np.iinfo(np.int32).max  # kernels use 32-bit feature numbers
 MIN_WEIGHT = 1e-6  # largest weights below this, or above its inverse, are scaled in any case
-SORTED, UNSORTED, BAD_OFFSETS, BAD_FEATURES, BAD_VALUES = 0, 1, 2, 3, 4
-EXPONENT = np.uint32(0x7F800000)  # the exponent bits, all set in a number that is not finite
 
 _KERNEL_FLAGS: Final = ("C", "A", "W")  # kernels would be compiled again for other arrays, such as read-only ones
 _REBUILD = "the CSR matrix is damaged; rebuild it"
-
-
-def _validation_steps(indptr: Any, indices: Any, *_: Any) -> int:
-    return 2 * len(indptr) + 3 * len(indices)
-
-
-@kernel(steps=_validation_steps)
-def validate_csr(indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.float32], features: int) -> int:
-    """Return the first error in the arrays, or whether the features of every row are ascending.
-
-    Each loop checks one property without an early exit, so that it can be vectorised.
-    """
-    falls = 0
-    for row in range(1, len(indptr)):
-        falls += indptr[row] < indptr[row - 1]
-    if falls > 0 or indptr[0] != 0 or indptr[-1] != len(indices):
-        return BAD_OFFSETS
-    if len(indices) == 0:
-        return SORTED
-    lowest = highest = indices[0]
-    for entry in range(len(indices)):
-        lowest, highest = min(lowest, indices[entry]), max(highest, indices[entry])
-    if lowest < 0 or highest >= features:
-        return BAD_FEATURES
-    bits = data.view(np.uint32)
-    infinite = 0
-    for entry in range(len(bits)):
-        infinite += (bits[entry] & EXPONENT) == EXPONENT
-    if infinite > 0:
-        return BAD_VALUES
-    for entry in range(1, len(indices)):
-        falls += indices[entry] <= indices[entry - 1]
-    for row in range(1, len(indptr) - 1):  # features may descend at the start of a row
-        start = indptr[row]
-        if 0 < start < len(indices) and start != indptr[row - 1]:
-            falls -= indices[start] <= indices[start - 1]
-    return SORTED if falls == 0 else UNSORTED
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +85,7 @@ class SparseMatrix(NamedTuple):
             _check_dense(rows.dense)
             return cls.of(rows.sparse)._replace(dense=_as_float(rows.dense))
         indptr, indices, data = _arrays_of(rows)
-        if _validate_arrays(rows, indptr, indices, data) != SORTED:
+        if not _check_arrays(rows, indptr, indices, data):
             canonical = scipy.sparse.csr_array((data, indices, indptr), shape=rows.shape, copy=True)
             canonical.has_canonical_format = False
             canonical.sum_duplicates()
@@ -215,7 +175,7 @@ def is_for_kernels(rows: Any) -> bool:
 def check_rows(rows: Any, expected: int | None = None) -> None:
     """Raise HiNetError for a wrong number of rows, or values that are not finite."""
     if is_sparse(rows):
-        _validate_arrays(rows, *_arrays_of(rows))
+        _check_arrays(rows, *_arrays_of(rows))
     else:
         _check_dense(rows)
     if expected is not None:
@@ -297,29 +257,32 @@ def _arrays_of(rows: Any) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.f
     return offsets, np.require(indices, kind, _KERNEL_FLAGS), _as_float(data)
 
 
-def _validate_arrays(rows: Any, indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.float32]) -> int:
-    """Return ``SORTED`` or ``UNSORTED``; raise HiNetError if the arrays are invalid."""
-    status: int = validate_csr(indptr, indices, data, rows.shape[1])
-    if status == BAD_OFFSETS:
-        stored = len(rows.indices)
-        invalid = np.append(indptr[0] != 0, (np.diff(indptr) < 0) | (indptr[1:] > stored))
-        entry = int(np.flatnonzero(invalid)[0])
+def _check_arrays(rows: Any, indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.float32]) -> bool:
+    """Return whether the features of every row are ascending; raise HiNetError if the arrays are invalid."""
+    stored, features = len(rows.indices), rows.shape[1]
+    falls = np.diff(indptr) < 0
+    if indptr[0] != 0 or indptr[-1] > stored or falls.any():
+        entry = int(np.append(indptr[0] != 0, falls | (indptr[1:] > stored)).argmax())
         context = f"after {indptr[entry - 1]}" if entry else "at the start"
         raise HiNetError(
             f"row {max(entry - 1, 0)}: indptr is {indptr[entry]} {context}, of {stored:,} stored values; {_REBUILD}"
         )
-    if status == BAD_FEATURES:
-        entry, row = _first(indptr, (indices < 0) | (indices >= rows.shape[1]))
-        raise HiNetError(f"row {row}: feature {indices[entry]} is not one of {rows.shape[1]:,}; {_REBUILD}")
-    if status == BAD_VALUES:
-        entry, row = _first(indptr, ~np.isfinite(data))
+    if len(indices) and not 0 <= indices.min() <= indices.max() < features:
+        entry, row = _first(indptr, (indices < 0) | (indices >= features))
+        raise HiNetError(f"row {row}: feature {indices[entry]} is not one of {features:,}; {_REBUILD}")
+    finite = np.isfinite(data)
+    if not finite.all():
+        entry, row = _first(indptr, ~finite)
         _refuse_value(row, int(indices[entry]), rows.data[entry])
-    return status
+    ascends = indices[1:] > indices[:-1]
+    starts = indptr[1:-1]
+    ascends[starts[(starts > 0) & (starts < len(indices))] - 1] = True  # features may descend at the start of a row
+    return bool(ascends.all())
 
 
 def _first(indptr: NDArray[np.int64], invalid: NDArray[np.bool_]) -> tuple[int, int]:
     """Return the first invalid entry and its row."""
-    entry = int(np.flatnonzero(invalid)[0])
+    entry = int(invalid.argmax())
     return entry, int(np.searchsorted(indptr, entry, side="right")) - 1
 
 
