@@ -247,6 +247,15 @@ def test_invalid_files_end_every_command_with_one_clear_line(
     assert sorted(path.name for path in shop.iterdir()) == before
 
 
+def test_blank_lines_of_a_table_are_reported(shop: Path) -> None:
+    (shop / "blank.csv").write_text('title\n\n"dark\n\nbread"\n\n\nwhite litre\n\n')
+    done = run_hinet("predict", "model", "blank.csv", "--out", "out.csv", cwd=shop)
+    assert len(rows_of((shop / "out.csv").read_text())) == 2
+    assert "3 blank lines are not rows and have no predictions\n" in done.stderr  # the last line is not counted
+    (shop / "blank.csv").write_text("title\ndark bread\nwhite litre\n\n")
+    assert "blank" not in run_hinet("predict", "model", "blank.csv", "--out", "out.csv", cwd=shop).stderr
+
+
 def test_invalid_rows_are_skipped_on_request(shop: Path) -> None:
     (shop / "mixed.csv").write_text("title,category\ndark bread,rye\nragged\n,rye\nwhite litre,milk\nx,unknown\n")
     done = run_hinet("predict", "model", "mixed.csv", "--on-error", "skip", "--out", "out.csv", cwd=shop)

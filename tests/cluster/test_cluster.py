@@ -28,6 +28,7 @@ from hinet.engine.training.jobs import EXCHANGES, Checkpoints
 from hinet.engine.training.plan import PlanInput
 from hinet.progress import Progress, SilentProgress
 from tests.cluster.conftest import WORKERS, one_killed
+from tests.processes import wait_until
 
 pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra 'cluster'"),
@@ -109,7 +110,7 @@ def test_a_killed_worker_loses_and_repeats_no_row(
     cluster: Cluster, model: Path, files: list[str], alone: Path, tmp_path: Path
 ) -> None:
     query = RowQuery(Columns(), labels=False, keep=("id",), allow_blank=True)
-    job = PredictionJob(model, tuple(files), query, TableOptions(), PredictionOptions(levels=True), blocks=1)
+    job = PredictionJob(model, tuple(files), query, TableOptions(), PredictionOptions(levels=True), portion=1)
     out = tmp_path / "folder"
     portions = sum(-(-rows // MAX_ROWS) for rows in (ROWS // 4 * 3, ROWS // 4 + 2))
 
@@ -217,10 +218,8 @@ def test_workers_that_start_anew_after_a_failure_have_nobody_to_report_to(cluste
         reporter = _Reporter(reports.queue)
         assert reporter.is_heard()
         reporter.failed("rows.csv: is damaged")
-        reports.finish()
-        with pytest.raises(HiNetError, match=r"^rows.csv: is damaged$"):
-            reports.check()
-        assert not reporter.is_heard()
+        wait_until(lambda: not reporter.is_heard())
+    assert reports.error == "rows.csv: is damaged"
 
 
 def test_workers_that_died_are_an_error_with_a_remedy() -> None:

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hinet.choices import TableFormat
 from hinet.classifier.answers import PredictionOptions, select_answers
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import text_of, text_part, unknown_rows
 from hinet.classifier.labels import NOTHING, TextStyle, paths_of
 from hinet.classifier.predicted_sets import Answers
 from hinet.data import Traces
-from hinet.data.tables import LabelledBlock, RowBlock, RowQuery
+from hinet.data.tables import LabelledBlock, RowBlock, RowErrors, RowQuery, TableOptions, labelled_blocks
 from hinet.data.tables.labelled_tables import is_blank
-from hinet.data.tables.writing import CellKind
+from hinet.data.tables.writing import LABEL_SEP, CellKind, new_table, output_format
 from hinet.data.text import known_shares
 from hinet.engine import Found
 from hinet.errors import FileError, HiNetError, counted
 from hinet.taxonomy import PATH_MARK, split_path
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from hinet.classifier.loaded import LoadedModel
+    from hinet.data.tables.writing import TableWriter
 
 KNOWN_WORDS = "known_words"  # column with the share of words that the model knows
 NO_ROWS = "there are no rows to predict: all were skipped, or none matches `where`"
@@ -36,6 +41,7 @@ Cells = dict[str, list[Any]]
 DEFAULT_STYLE = TextStyle(PATH_MARK)
 MAX_COLUMNS = 100_000  # maximum columns of a table
 MAX_CELLS = 1_000_000  # maximum cells computed together
+PORTION = 4  # blocks per portion of a cluster
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,3 +315,61 @@ class PredictionOutput:
         if self._keeps_all and {*rows.names} != {*self._kept}:
             other = next(iter({*rows.names} ^ {*self._kept}))
             raise FileError(rows.path, f"the files differ in the column {other!r}; name the columns to `keep`")
+
+
+@dataclass(frozen=True)
+class PredictionJob:
+    """Rows of files to predict with a saved model, on one machine or on a cluster."""
+
+    model: Path
+    files: tuple[str, ...]
+    query: RowQuery
+    tables: TableOptions
+    options: PredictionOptions
+    prefix: str = ""
+    skips: bool = False  # whether to skip invalid rows and add the line of each row to the output
+    hint: str = ""  # end of the error of an invalid row
+    portion: int = PORTION  # blocks of rows that a worker of a cluster gets at a time
+    encoder: str | None = None  # new place of the encoder, if it moved since training
+
+    def blocks(self, row_errors: RowErrors) -> Iterator[LabelledBlock]:
+        """Yield blocks with at least one row; raise HiNetError if there are no rows."""
+        blocks = (block for block in labelled_blocks(self.files, self.query, self.tables, row_errors) if len(block))
+        first = next(blocks, None)
+        if first is None:
+            raise HiNetError(NO_ROWS)
+        yield from chain([first], blocks)
+
+    def output(self, loaded: LoadedModel, first: LabelledBlock) -> PredictionOutput:
+        """Return the converter of rows with the columns of the first block."""
+        return PredictionOutput(loaded, loaded.table(self.options), self.query, self.prefix, self.skips, first)
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Destination and format of predictions."""
+
+    out: str
+    format: TableFormat | None = None  # default: from the name, or that of the rows
+    is_folder: bool = False  # folder of Parquet files that the workers of a cluster write
+    label_sep: str | None = None  # separator of several labels in a cell of CSV and TSV
+    escape_formulas: bool = False  # only for CSV and TSV
+
+    def table(self, row_format: TableFormat, kinds: Mapping[str, CellKind]) -> AbstractContextManager[TableWriter]:
+        """Open the file, for predictions of rows in a format."""
+        format = output_format(self.out, self.format, row_format)
+        return new_table(self.out, format, kinds, self.label_sep or LABEL_SEP, escape_formulas=self.escape_formulas)
+
+
+def write_predictions(
+    job: PredictionJob, loaded: LoadedModel, sink: Sink, row_errors: RowErrors, advanced: Callable[[int], None]
+) -> PredictionNotes:
+    """Write the predictions of all rows and return notes for the user; ``advanced`` gets finished rows."""
+    blocks = job.blocks(row_errors)
+    first = next(blocks)
+    output = job.output(loaded, first)
+    with sink.table(first.rows.format, output.kinds()) as table:
+        for part in chain.from_iterable(block.parts(output.rows_at_a_time) for block in chain([first], blocks)):
+            table.write(output.columns(part))
+            advanced(len(part))
+    return output.notes

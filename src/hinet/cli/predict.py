@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from signal import SIGINT, signal
 from threading import Event
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,7 +28,7 @@ from hinet.errors import FileError, HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.classifier.loaded import LoadedModel
-    from hinet.classifier.prediction_table import PredictionNotes, PredictionTable
+    from hinet.classifier.prediction_table import PredictionJob, Sink
     from hinet.cluster import Cluster
     from hinet.data.tables import RowErrors, RowQuery
     from hinet.progress import RowCounter
@@ -96,99 +95,53 @@ def predict(
     from hinet.classifier.answers import PredictionOptions
     from hinet.classifier.loaded import load_model
     from hinet.classifier.parameters import MIN_PROBABILITY
-    from hinet.data.tables.writing import LABEL_SEP
-    from hinet.progress import counter_for_terminal
+    from hinet.classifier.prediction_table import PredictionJob, Sink
 
-    paths, output = data or [STANDARD], "predictions" if out == STANDARD else out
-    cluster = place.chosen(run.threads)
+    paths, output, cluster = data or [STANDARD], "predictions" if out == STANDARD else out, place.chosen(run.threads)
     _check_paths(paths, on_cluster=cluster is not None)
     rows.check_outputs(paths, {"--out": out}, output, model)
     loaded = load_model(model, run.threads, encoder=encoder)
-    options = PredictionOptions(
-        top, _min_confidence(min_confidence, loaded, run), decoding, levels, titles,
-        MIN_PROBABILITY.validate("--min-probability", min_probability),
-    )  # fmt: skip
+    min_probability = MIN_PROBABILITY.validate("--min-probability", min_probability)
+    threshold = _min_confidence(min_confidence, loaded, run)
+    options = PredictionOptions(top, threshold, decoding, levels, titles, min_probability)
     query = _query(loaded, column_options, rows, keep or [], keep_all=keep_all)
-    task = _Task(model, encoder, loaded, loaded.table(options), paths, query, rows, prefix)
-    _report_inputs(paths, top, task.table.top, run)
-    target = _Target(out, to, label_sep or loaded.columns.label_sep or LABEL_SEP, escape_formulas)
-    with (
-        rows.row_errors(output) as row_errors,
-        counter_for_terminal(run.quiet) as counter,
-        _report_interruption(out, counter) as check_interrupted,
-    ):
+    _report_inputs(paths, top, loaded.table(options).top, run)
+    job = PredictionJob(
+        model, tuple(paths), query, rows.options, options, prefix, rows.skips_errors, SKIP_HINT, encoder=encoder
+    )
+    is_folder = cluster is not None and to is None and _is_folder(out)
+    sink = Sink(out, to, is_folder, label_sep or loaded.columns.label_sep, escape_formulas)
+    with rows.row_errors(output) as row_errors:
+        _write(job, loaded, sink, cluster, row_errors, run)
+
+
+def _write(
+    job: PredictionJob, loaded: LoadedModel, sink: Sink, cluster: Cluster | None, row_errors: RowErrors, run: RunOptions
+) -> None:
+    """Write the predictions, made here or on a cluster, and print what to know about them."""
+    from hinet.classifier.prediction_table import write_predictions
+    from hinet.progress import counter_for_terminal
+
+    with counter_for_terminal(run.quiet) as counter, _report_interruption(sink.out, counter) as advanced:
         if cluster is None:
-            notes = task.write(target, row_errors, counter, check_interrupted)
+            notes = write_predictions(job, loaded, sink, row_errors, advanced)
         else:
-            notes = task.write_on(cluster, target, row_errors, counter)
+            from hinet.cluster import predict_rows
+
+            notes = predict_rows(job, cluster, sink, row_errors, advanced, loaded)
+    if row_errors.blank_lines:
+        noun = "blank line is not a row and has no prediction/blank lines are not rows and have no predictions"
+        run.message(counted(row_errors.blank_lines, noun))
     for message in notes.messages():
         run.message(message)
 
 
-class _Target(NamedTuple):
-    """Output file and its format."""
-
-    out: str
-    format: TableFormat | None
-    label_sep: str
-    escape_formulas: bool
-
-
-class _Task(NamedTuple):
-    """A model and the rows to predict with it."""
-
-    model: Path
-    encoder: str | None
-    loaded: LoadedModel
-    table: PredictionTable
-    paths: list[str]
-    query: RowQuery
-    rows: RowOptions
-    prefix: str
-
-    def write(
-        self, target: _Target, row_errors: RowErrors, counter: RowCounter, check_interrupted: Callable[[], None]
-    ) -> PredictionNotes:
-        """Write the predictions and return what to report; open the file after the first block is read."""
-        from hinet.classifier.prediction_table import NO_ROWS, PredictionOutput
-        from hinet.data.tables import labelled_blocks, new_table, output_format
-
-        blocks = labelled_blocks(self.paths, self.query, self.rows.options, row_errors)
-        filled = (block for block in blocks if len(block))
-        first = next(filled, None)
-        if first is None:
-            raise HiNetError(NO_ROWS)
-        output = PredictionOutput(self.loaded, self.table, self.query, self.prefix, self.rows.skips_errors, first)
-        out, format, label_sep, escape_formulas = target
-        format = output_format(out, format, first.rows.format)
-        with new_table(out, format, output.kinds(), label_sep=label_sep, escape_formulas=escape_formulas) as table:
-            for block in chain.from_iterable(block.parts(output.rows_at_a_time) for block in chain([first], filled)):
-                table.write(output.columns(block))
-                counter.advanced(len(block))
-                check_interrupted()
-        return output.notes
-
-    def write_on(
-        self, cluster: Cluster, target: _Target, row_errors: RowErrors, counter: RowCounter
-    ) -> PredictionNotes:
-        """Write the predictions that the workers of a cluster make, and return what to report."""
-        from hinet.cluster.prediction import PredictionJob, Sink, predict_rows
-
-        job = PredictionJob(
-            self.model, tuple(self.paths), self.query, self.rows.options, self.table.options, self.prefix,
-            self.rows.skips_errors, SKIP_HINT, encoder=self.encoder,
-        )  # fmt: skip
-        out, format, label_sep, escape_formulas = target
-        sink = Sink(out, format, format is None and _is_folder(out), label_sep, escape_formulas)
-        return predict_rows(job, cluster, sink, row_errors, counter.advanced, self.loaded)
-
-
 @contextmanager
-def _report_interruption(out: str, counter: RowCounter) -> Iterator[Callable[[], None]]:
+def _report_interruption(out: str, counter: RowCounter) -> Iterator[Callable[[int], None]]:
     """Print how many rows were finished, and what became of them, after Ctrl-C or SIGTERM.
 
-    The yielded function raises KeyboardInterrupt after Ctrl-C. Compiled code turns a KeyboardInterrupt into a
-    SystemError, and callbacks of the garbage collector swallow it.
+    The yielded function counts finished rows, and raises KeyboardInterrupt after Ctrl-C. Compiled code turns a
+    KeyboardInterrupt into a SystemError, and callbacks of the garbage collector swallow it.
     """
     interrupted = Event()
 
@@ -196,13 +149,14 @@ def _report_interruption(out: str, counter: RowCounter) -> Iterator[Callable[[],
         interrupted.set()
         raise KeyboardInterrupt
 
-    def check_interrupted() -> None:
+    def advanced(rows: int) -> None:
+        counter.advanced(rows)
         if interrupted.is_set():
             raise KeyboardInterrupt
 
     before = signal(SIGINT, interrupt)
     try:
-        yield check_interrupted
+        yield advanced
     except (KeyboardInterrupt, SystemExit, SystemError) as error:
         if isinstance(error, SystemError) and not interrupted.is_set():
             raise

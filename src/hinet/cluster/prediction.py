@@ -12,65 +12,31 @@ import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from hinet.choices import TableFormat
 from hinet.classifier.answers import PredictionOptions
 from hinet.classifier.loaded import LoadedModel, load_model
-from hinet.classifier.prediction_table import NO_ROWS, PredictionNotes, PredictionOutput
+from hinet.classifier.prediction_table import NO_ROWS, PredictionNotes
+from hinet.classifier.prediction_table import PredictionJob as PredictionJob
+from hinet.classifier.prediction_table import Sink as Sink
 from hinet.cluster.session import Cluster, connected
 from hinet.compiled import compile_from_now_on
-from hinet.data.tables import (
-    LabelledBlock,
-    RowErrors,
-    RowQuery,
-    TableOptions,
-    labelled_blocks,
-    new_table,
-    output_format,
-)
-from hinet.data.tables.blocks import FailFast, Unit
-from hinet.data.tables.writing import LABEL_SEP, CellKind, parquet_schema, to_arrow
+from hinet.data.tables import LabelledBlock, RowErrors, labelled_blocks, new_table
+from hinet.data.tables.blocks import FailFast, Skipped
+from hinet.data.tables.writing import CellKind, parquet_schema, to_arrow
 from hinet.errors import HiNetError
 from hinet.files.atomic import new_folder
 
-BLOCKS = 4  # blocks per portion
 BLOCK_BYTES = 1 << 16  # portions are larger, so that each is a Ray block of its own and goes to any worker
 READER_CPUS = 0  # processors reserved for a reader, which waits most of the time
 READERS = 4  # files that are read at a time
 SPARK_SCHEMA = "label string, trace array<string>, probability double"  # default columns, for Spark
-
-
-@dataclass(frozen=True)
-class PredictionJob:
-    """Options of a prediction, the same as on one machine."""
-
-    model: Path
-    files: tuple[str, ...]
-    query: RowQuery
-    tables: TableOptions
-    options: PredictionOptions
-    prefix: str = ""
-    skips: bool = False  # whether to skip invalid rows and add the line of each row to the output
-    hint: str = ""  # end of the error of an invalid row
-    blocks: int = BLOCKS  # per portion
-    encoder: str | None = None  # new place of the encoder, if it moved since training
-
-
-class BadRow(NamedTuple):
-    """A row that was skipped."""
-
-    path: str
-    number: int
-    reason: str
-    row: str
-    unit: Unit
 
 
 class Answers(NamedTuple):
@@ -79,38 +45,8 @@ class Answers(NamedTuple):
     rows: int
     notes: PredictionNotes
     columns: list[dict[str, Any]]
-    bad: list[BadRow]
-
-
-class _Collected:
-    """Collects invalid rows, which are sent with their portion."""
-
-    fail_fast = False
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.rows: list[BadRow] = []
-
-    def add(self, path: str, number: int, reason: str, row: str, unit: Unit = "line") -> None:
-        """Keep an invalid row."""
-        self.count += 1
-        self.rows.append(BadRow(path, number, reason, row, unit))
-
-    def pop_rows(self) -> list[BadRow]:
-        """Return the rows since the last call."""
-        rows, self.rows = self.rows, []
-        return rows
-
-
-@dataclass(frozen=True)
-class Sink:
-    """Destination and format of the answers."""
-
-    out: str
-    format: TableFormat | None = None  # default: from the name, or that of the rows
-    is_folder: bool = False  # folder of Parquet files that workers write
-    label_sep: str = LABEL_SEP
-    escape_formulas: bool = False  # only for CSV and TSV
+    rejected: list[Any]  # invalid rows that were skipped, as arguments of ``RowErrors.add``
+    blank_lines: int
 
 
 def predict_rows(
@@ -130,8 +66,8 @@ def predict_rows(
     HiNetError
         If the rows, the model or the cluster cannot be used. What was written until then is removed.
     """
-    first = _first_block(job)
-    kinds = _output(job, loaded or load_model(job.model, 1, encoder=job.encoder), first).kinds()
+    first = next(job.blocks(Skipped() if job.skips else FailFast(job.hint)))  # before anything is started
+    kinds = job.output(loaded or load_model(job.model, 1, encoder=job.encoder), first).kinds()
     paths = tuple(os.path.abspath(path) for path in job.files)  # noqa: PTH100 workers run in other folders
     encoder = os.path.abspath(job.encoder) if job.encoder and Path(job.encoder).is_dir() else job.encoder  # noqa: PTH100
     job = replace(job, model=job.model.absolute(), files=paths, encoder=encoder)
@@ -140,15 +76,13 @@ def predict_rows(
         if sink.is_folder:
             folder = stack.enter_context(new_folder(sink.out))
         else:
-            format = output_format(sink.out, sink.format, first.rows.format)
-            table = stack.enter_context(
-                new_table(sink.out, format, kinds, sink.label_sep, escape_formulas=sink.escape_formulas)
-            )
+            table = stack.enter_context(sink.table(first.rows.format, kinds))
         answers = stack.enter_context(_portions(job, cluster, _Like.of(first, kinds), folder))
         rows, notes = 0, PredictionNotes()
         for portion in answers:
-            for bad in portion.bad:
-                row_errors.add(*bad)
+            row_errors.blank_lines += portion.blank_lines
+            for row in portion.rejected:
+                row_errors.add(*row)
             for columns in portion.columns:
                 assert table is not None
                 table.write(columns)
@@ -157,20 +91,6 @@ def predict_rows(
         if not rows:
             raise HiNetError(NO_ROWS)
     return notes
-
-
-def _first_block(job: PredictionJob) -> LabelledBlock:
-    """Return the first rows, which determine the columns, before anything is started."""
-    errors: RowErrors = _Collected() if job.skips else FailFast(job.hint)
-    blocks = labelled_blocks(job.files, job.query, job.tables, errors)
-    first = next((block for block in blocks if len(block)), None)
-    if first is None:
-        raise HiNetError(NO_ROWS)
-    return first
-
-
-def _output(job: PredictionJob, loaded: LoadedModel, like: LabelledBlock) -> PredictionOutput:
-    return PredictionOutput(loaded, loaded.table(job.options), job.query, job.prefix, job.skips, like)
 
 
 class _Like(NamedTuple):
@@ -194,12 +114,9 @@ def _portions(job: PredictionJob, cluster: Cluster, like: _Like, folder: Path | 
         import ray.data
 
         files = [{"file": number, "path": path} for number, path in enumerate(job.files)]
+        readers = ray.data.TaskPoolStrategy(min(READERS, len(files)))
         read = ray.data.from_items(files, override_num_blocks=len(files)).map_batches(
-            _read,
-            batch_size=1,
-            fn_args=[job],
-            num_cpus=READER_CPUS,
-            compute=ray.data.TaskPoolStrategy(min(READERS, len(files))),
+            _read, batch_size=1, fn_args=[job], num_cpus=READER_CPUS, compute=readers
         )
         answered = read.map_batches(
             _Worker, batch_size=1, batch_format="pyarrow", fn_constructor_args=[job, cluster.threads, like, folder],
@@ -269,19 +186,20 @@ def _cause_of(error: BaseException) -> BaseException:
 def _read(batch: dict[str, Any], job: PredictionJob) -> Iterator[dict[str, Any]]:
     """Yield the portions of a file, each with its invalid rows."""
     file, path = int(batch["file"][0]), str(batch["path"][0])
-    bad = _Collected()
-    errors: RowErrors = bad if job.skips else FailFast(job.hint)
+    rejected: list[Any] = []
+    row_errors: RowErrors = Skipped(rejected) if job.skips else FailFast(job.hint)
+    blocks = labelled_blocks([path], job.query, job.tables, row_errors)
     try:
-        blocks = labelled_blocks([path], job.query, job.tables, errors)
-        number = 0
-        portion = list(islice(blocks, job.blocks))
-        while True:
-            after = list(islice(blocks, job.blocks))
-            payload = pickle.dumps((portion, bad.pop_rows()), pickle.HIGHEST_PROTOCOL)
+        portion = list(islice(blocks, job.portion))
+        for number in count():
+            after = list(islice(blocks, job.portion))
+            payload = pickle.dumps((portion, rejected, row_errors.blank_lines), pickle.HIGHEST_PROTOCOL)
+            rejected.clear()
+            row_errors.blank_lines = 0
             yield {"file": [file], "portion": [number], "is_last": [not after], "payload": [payload]}
             if not after:
                 return
-            number, portion = number + 1, after
+            portion = after
     except HiNetError as error:
         raise HiNetError(str(error)) from None  # errors with more arguments cannot be sent
 
@@ -291,33 +209,29 @@ class _Worker:
 
     def __init__(self, job: PredictionJob, threads: int, like: _Like, folder: Path | None) -> None:
         compile_from_now_on()  # so that answers do not depend on the number of rows before
-        self._output = _output(job, load_model(job.model, threads, encoder=job.encoder), like.block)
+        self._output = job.output(load_model(job.model, threads, encoder=job.encoder), like.block)
         self._kinds, self._schema = self._output.kinds(), like.schema
         self._folder = folder
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Return the order key and the answers of a portion."""
         (row,) = batch.to_pylist()
-        blocks, bad = pickle.loads(row["payload"])
+        blocks, rejected, blank_lines = pickle.loads(row["payload"])
         self._output.notes = PredictionNotes()
         try:
             parts = (part for block in blocks if len(block) for part in block.parts(self._output.rows_at_a_time))
             columns = [to_arrow(self._output.columns(part), self._kinds) for part in parts]
-            if self._folder is not None:
-                self._write(f"part-{row['file']:05d}-{row['portion']:07d}.parquet", columns)
+            if self._folder is not None and columns:  # a portion without rows has no file
+                path = self._folder / f"part-{row['file']:05d}-{row['portion']:07d}.parquet"
+                with new_table(str(path), "parquet", self._kinds, schema=self._schema) as table:
+                    for part in columns:
+                        table.write(part)
         except HiNetError as error:
             raise HiNetError(str(error)) from None
-        answers = Answers(sum(map(len, blocks)), self._output.notes, [] if self._folder is not None else columns, bad)
+        written = [] if self._folder is not None else columns
+        answers = Answers(sum(map(len, blocks)), self._output.notes, written, rejected, blank_lines)
         keys = {name: [row[name]] for name in ("file", "portion", "is_last")}
         return pa.table({**keys, "payload": pa.array([pickle.dumps(answers, 5)], pa.large_binary())})
-
-    def _write(self, name: str, columns: list[dict[str, Any]]) -> None:
-        """Write a file of the folder at once; a portion without rows writes none."""
-        if columns:
-            assert self._folder is not None
-            with new_table(str(self._folder / name), "parquet", self._kinds, schema=self._schema) as table:
-                for part in columns:
-                    table.write(part)
 
 
 @lru_cache(maxsize=4)

@@ -70,20 +70,18 @@ def connected(cluster: Cluster) -> Iterator[None]:
     with _environment({**_QUIET, **(_LOOPBACK if cluster.is_local else {})}):
         import ray
 
-        if ray.is_initialized():
-            _check_processors(cluster, int(ray.cluster_resources().get("CPU", 0)), "the cluster")
-            with _quiet():
-                yield
-            return
-        _connect(cluster)
+        is_new = not ray.is_initialized()
+        if is_new:
+            _connect(cluster)
         try:
-            if not cluster.is_local:
-                available = int(ray.cluster_resources().get("CPU", 0))
-                _check_processors(cluster, available, f"the cluster at {cluster.address}")
+            if not is_new or not cluster.is_local:
+                where = f"the cluster at {cluster.address}" if is_new else "the cluster"
+                _check_processors(cluster, int(ray.cluster_resources().get("CPU", 0)), where)
             with _quiet():
                 yield
         finally:
-            ray.shutdown()
+            if is_new:
+                ray.shutdown()
 
 
 def check_cluster(cluster: Cluster) -> None:

@@ -62,6 +62,7 @@ class RayRunner:
             from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
             from ray.train.torch import TorchConfig, TorchTrainer
 
+            failure = ""
             with _Reports.shown(progress) as reports, TemporaryDirectory(prefix="hinet-ray-") as folder:
                 rows = ray.put(pickle.dumps(data, 5))
                 task = _Task(rows, checkpoints, self.split, self.exchanges, watch, reports.queue)
@@ -77,16 +78,14 @@ class RayRunner:
                 try:
                     trainer.fit()
                 except TrainingFailedError as error:
-                    reports.finish()
-                    reports.check()
-                    reason = str(error).strip().rpartition("\n")[2]
-                    raise HiNetError(
-                        f"the workers ended {MAX_RESTARTS + 1} times ({reason}); finished epochs are kept, and the "
-                        "same command resumes from them"
-                    ) from None
-                finally:
-                    reports.finish()
-                reports.check()
+                    failure = str(error).strip().rpartition("\n")[2]
+            if reports.error:  # the cause of a failure, if a worker could report it
+                raise HiNetError(reports.error)
+            if failure:
+                raise HiNetError(
+                    f"the workers ended {MAX_RESTARTS + 1} times ({failure}); finished epochs are kept, and the same "
+                    "command resumes from them"
+                )
 
 
 def fit_on_cluster(
@@ -236,7 +235,7 @@ class _Reports:
         from ray.util.queue import Queue
 
         self.queue = Queue(actor_options={"num_cpus": 0})
-        self._progress, self._error = progress, ""
+        self._progress, self.error = progress, ""
         self._epochs: set[tuple[str, int]] = set()  # shared jobs are reported by all workers
         self._is_started = False
         self._thread = threading.Thread(target=self._show, daemon=True)
@@ -244,29 +243,19 @@ class _Reports:
     @classmethod
     @contextmanager
     def shown(cls, progress: Progress) -> Iterator[_Reports]:
-        """Yield reports that are shown until the block ends."""
+        """Yield reports, and show them until the block ends; ``error`` is then that of a worker, if one failed."""
+        from ray.exceptions import RayActorError
+
         reports = cls(progress)
         reports._thread.start()
         try:
             yield reports
         finally:
-            reports.finish()
+            with suppress(RayActorError):  # a worker failed, and no reports are shown any longer
+                reports.queue.put(("end", ()))
+            reports._thread.join()
             progress.finished()
             reports.queue.shutdown(force=True)
-
-    def finish(self) -> None:
-        """Show the remaining reports and end."""
-        from ray.exceptions import RayActorError
-
-        if self._thread.is_alive():
-            with suppress(RayActorError):  # a worker failed meanwhile
-                self.queue.put(("end", ()))
-            self._thread.join()
-
-    def check(self) -> None:
-        """Raise HiNetError if a worker failed."""
-        if self._error:
-            raise HiNetError(self._error)
 
     def _show(self) -> None:
         import ray
@@ -276,7 +265,7 @@ class _Reports:
             if what == "end":
                 return
             if what == "failed":
-                self._error = values[0]
+                self.error = values[0]
                 ray.kill(self.queue.actor)  # the workers notice that
                 return
             if what == "plan":

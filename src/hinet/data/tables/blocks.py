@@ -140,6 +140,7 @@ class RowErrors(Protocol):
     """Receives invalid rows."""
 
     count: int  # number of invalid rows so far
+    blank_lines: int  # number of blank lines before rows so far; they are not rows
     fail_fast: bool  # whether the first one raises, so that rows before it must be checked first
 
     def add(self, path: str, number: int, reason: str, row: str, unit: Unit = "line") -> None:
@@ -149,7 +150,7 @@ class RowErrors(Protocol):
 class FailFast:
     """Raises FileError at the first invalid row; ``hint`` is appended to the message."""
 
-    count, fail_fast = 0, True
+    count, blank_lines, fail_fast = 0, 0, True
 
     def __init__(self, hint: str = "") -> None:
         self._hint = hint
@@ -167,7 +168,7 @@ class Skipped:
     fail_fast = False
 
     def __init__(self, rows: list[tuple[str, int, str, str, Unit]] | None = None) -> None:
-        self.count, self._rows = 0, rows
+        self.count, self.blank_lines, self._rows = 0, 0, rows
 
     def add(self, path: str, number: int, reason: str, row: str, unit: Unit = "line") -> None:
         """Count the row."""
@@ -182,7 +183,7 @@ class Rejects:
     fail_fast = False
 
     def __init__(self, path: str | Path, open_files: ExitStack) -> None:
-        self.path, self.count = Path(path), 0
+        self.path, self.count, self.blank_lines = Path(path), 0, 0
         self._open_files = open_files
         self._stream: IO[bytes] | None = None
 

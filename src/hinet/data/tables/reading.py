@@ -254,7 +254,7 @@ def _delimited_rows(file: TableFile, lines: Iterator[str], sample: str) -> RowSo
         by_index = list(zip(*rows, strict=True))
         return {name: list(by_index[index]) for name, index in indices.items()}
 
-    return RowSource(_records(records, len(names), delimiter), cells_of)
+    return RowSource(_records(records, len(names), delimiter, file.row_errors), cells_of)
 
 
 def column_indices(selection: ColumnSelection, names: Sequence[str]) -> dict[str, int]:
@@ -281,8 +281,9 @@ def _header(path: str, records: Records, selection: ColumnSelection, encoding: s
     return names
 
 
-def _records(records: Records, width: int, delimiter: str) -> Iterator[Row | BadRow]:
+def _records(records: Records, width: int, delimiter: str, row_errors: RowErrors) -> Iterator[Row | BadRow]:
     while True:
+        last = records.last
         try:
             record = next(records, None)
         except QuoteError as error:
@@ -292,6 +293,7 @@ def _records(records: Records, width: int, delimiter: str) -> Iterator[Row | Bad
             continue
         if record is None:
             return
+        row_errors.blank_lines += records.first - last - 1
         if len(record) == width:
             yield Row(records.first, record, sum(map(len, record)))
         else:
