@@ -14,7 +14,7 @@ from hinet.errors import HiNetError, counted, did_you_mean, printable, quoted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.choices import TableFormat
-    from hinet.serving.store import Store, TrainingRow
+    from hinet.serving.store import Entry, Store
 
 app = typer.Typer(no_args_is_help=True, help="Use the feedback that 'hinet serve' keeps.")
 
@@ -61,7 +61,7 @@ def export(
         raise HiNetError(f"{file}: there is no feedback to export{' since the last export' if since_last else ''}")
 
 
-def _problem(row: TrainingRow, format: TableFormat) -> str:
+def _problem(row: Entry, format: TableFormat) -> str:
     """Return why a row cannot be written in a format; an empty string if it can."""
     if format == "jsonl":
         return ""

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import mimetypes
-import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,11 +51,8 @@ PROBLEMS = {
     431: "The headers of the request are too long.",
     503: "The service is not ready, the request took too long, or feedback cannot be read or written now.",
 }
-HTML = ".html"
-INDEX = f"/index{HTML}"
-HASHED = re.compile(r"[-.][0-9A-Za-z_]{8,}\.\w+$")  # name with a digest of the contents, so that the file never changes
-PAGE_TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".woff2": "font/woff2",
-         ".svg": "image/svg+xml", ".webmanifest": "application/manifest+json", ".ico": "image/x-icon"}  # fmt: skip
+PAGE = Path(__file__).parent / "page"
+PAGE_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 log = logging.getLogger("hinet.serving")
 
@@ -108,7 +102,7 @@ def create_app(settings: Settings, on_failure: Callable[[HiNetError], None] = la
     _add_feedback(app, service)
     _add_models(app, service)
     _add_status(app, service)
-    _add_page(app, settings.page)
+    _add_page(app)
     return Gate(app, settings, service.metrics, {("POST", "/v1/classify"): service.classify})
 
 
@@ -241,50 +235,27 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-@dataclass(frozen=True)
-class PageFile:
-    """A file of the page."""
-
-    body: bytes
-    type: str
-    etag: str
-    cache: str
-
-    def response(self, request: Request) -> Response:
-        """Return the file, or 304 if it has not changed."""
-        headers = {"ETag": self.etag, "Cache-Control": self.cache}
-        if self.etag in (request.headers.get("if-none-match") or ""):
-            return Response(status_code=304, headers=headers)
-        return Response(self.body, media_type=self.type, headers=headers)
-
-
-def _add_page(app: FastAPI, folder: Path) -> None:
-    files = _read_page(folder)  # read once, so that the path of a request is never used as a path on disk
+def _add_page(app: FastAPI) -> None:
+    files = _read_page()  # read once, so that the path of a request is never used as a path on disk
 
     @app.api_route("/{path:path}", methods=["GET", "HEAD"], include_in_schema=False)
     async def page(request: Request) -> Response:
-        file = files.get(request.scope["path"])
-        if file is None:
+        if (file := files.get(request.scope["path"])) is None:
             raise HTTPException(404)
-        return file.response(request)
+        body, kind, etag = file
+        headers = {"ETag": etag, "Cache-Control": "no-cache"}
+        if etag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        return Response(body, media_type=kind, headers=headers)
 
 
-def _read_page(folder: Path) -> Mapping[str, PageFile]:
-    """Return the files in a folder by the path of their URL; HTML also without its suffix, the index as ``/``."""
+def _read_page() -> Mapping[str, tuple[bytes, str, str]]:
+    """Return body, type and ETag of the files of the page by URL path; HTML also without its suffix."""
     files = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not any(part.startswith((".", "__")) for part in path.relative_to(folder).parts):
-            files["/" + path.relative_to(folder).as_posix()] = _page_file(path)
-    files |= {path.removesuffix(HTML): file for path, file in files.items() if path.endswith(HTML)}
-    if INDEX in files:
-        files["/"] = files[INDEX]
-    return files
-
-
-def _page_file(path: Path) -> PageFile:
-    body = path.read_bytes()
-    kind = PAGE_TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    if kind.startswith("text/") or kind.endswith(("json", "svg+xml")):
-        kind += "; charset=utf-8"
-    etag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
-    return PageFile(body, kind, etag, "public, max-age=31536000, immutable" if HASHED.search(path.name) else "no-cache")
+    for path in PAGE.rglob("*"):
+        if path.suffix in PAGE_TYPES:
+            body = path.read_bytes()
+            etag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+            files["/" + path.relative_to(PAGE).as_posix()] = body, f"{PAGE_TYPES[path.suffix]}; charset=utf-8", etag
+    files |= {path.removesuffix(".html"): file for path, file in files.items() if path.endswith(".html")}
+    return {"/": files["/index"], **files}

@@ -153,17 +153,11 @@ class Metrics:
         )
         self.loads = Counter("hinet_model_loads", "Models loaded or refused.", ["model", "outcome"], registry=registry)
         self.feedback = Counter("hinet_feedback", "Feedback kept.", ["model", "verdict"], registry=registry)
-        self._requests: dict[tuple[str, int], Counter] = {}
-        self._seconds: dict[str, Histogram] = {}
 
     def answered(self, endpoint: str, status: int, seconds: float) -> None:
         """Count a request."""
-        key = endpoint, status
-        if key not in self._requests:
-            self._requests[key] = self.requests.labels(endpoint, str(status))
-            self._seconds[endpoint] = self.seconds.labels(endpoint)
-        self._requests[key].inc()
-        self._seconds[endpoint].observe(seconds)
+        self.requests.labels(endpoint, str(status)).inc()
+        self.seconds.labels(endpoint).observe(seconds)
 
     def text(self) -> bytes:
         """Return all metrics in the Prometheus text format."""

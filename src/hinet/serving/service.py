@@ -306,7 +306,8 @@ class Service:
         """Return the last verdict on each text of a model, with the right node."""
         if self.store is None:
             return []
-        return [Correction(row, nodes[0]) for row, nodes in self.store.corrections(name) if len(nodes) == 1]
+        verdicts = self.store.training_rows(name)
+        return [Correction(verdict.row, verdict.nodes[0]) for verdict in verdicts if len(verdict.nodes) == 1]
 
     async def _given(self, model: ServedModel, store: Store, asked: schemas.FeedbackRequest) -> Any:
         """Return the text or row of feedback, which may come from the review queue."""

@@ -43,7 +43,6 @@ class Settings:
     encoders: tuple[str, ...] = ()  # folders or names of encoders that moved since training
     log_requests: bool = False
     log_texts: bool = False
-    page: Path = Path(__file__).parent / "page"
 
     def check_seconds(self, size: int) -> float:
         """Return the time limit for the check of a table with ``size`` bytes."""

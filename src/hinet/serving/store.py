@@ -101,13 +101,6 @@ class Entry(NamedTuple):
     exported: str | None  # time of the first export
 
 
-class TrainingRow(NamedTuple):
-    """The last verdict on a text as a training row."""
-
-    id: int
-    row: Json
-
-
 class Counted(NamedTuple):
     """Number of rows per model and verdict."""
 
@@ -156,7 +149,7 @@ class Store:
             self.connection.close()
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def _locked(self) -> Iterator[sqlite3.Connection]:
         with self.lock:
             try:
                 yield self.connection
@@ -165,7 +158,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._reading() as connection:
+        with self._locked() as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 yield connection
@@ -174,6 +167,17 @@ class Store:
                 if connection.in_transaction:  # a failed COMMIT also leaves it open
                     with suppress(sqlite3.Error):
                         connection.execute("ROLLBACK")
+
+    def _select(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._locked() as connection:
+            return connection.execute(query, values).fetchall()
+
+    def _entries(self, rest: str, *values: Any) -> list[Entry]:
+        """Return the feedback that the rest of a query selects."""
+        return [
+            Entry._make((*head, json.loads(row), json.loads(nodes), json.loads(predicted), exported))
+            for *head, row, nodes, predicted, exported in self._select(f"{_ENTRY} {rest}", *values)
+        ]
 
     def add(self, feedback: Feedback) -> int:
         """Write feedback to disk, remove its row from the review queue, and return its id."""
@@ -216,44 +220,28 @@ class Store:
     def queue(self, model: str, order: Order, offset: int, limit: int) -> tuple[list[Queued], int]:
         """Return a page of the review queue, the most doubtful first, and the total number."""
         column = {"unsure": "unsure", "split": "split"}[order]
-        with self._reading() as connection:
-            rows = connection.execute(
-                f"{_QUEUED} ORDER BY {column} DESC, id LIMIT ? OFFSET ?",
-                (model, limit, offset),
-            ).fetchall()
-            total = connection.execute(
-                "SELECT count(*) FROM review WHERE model = ? AND input IS NOT NULL", (model,)
-            ).fetchone()[0]
-        return list(map(_queued, rows)), int(total)
+        rows = self._select(f"{_QUEUED} ORDER BY {column} DESC, id LIMIT ? OFFSET ?", model, limit, offset)
+        ((total,),) = self._select("SELECT count(*) FROM review WHERE model = ? AND input IS NOT NULL", model)
+        return list(map(_queued, rows)), total
 
     def queued(self, model: str, item: int) -> Queued | None:
         """Return an item of the review queue; None if it is not there."""
-        with self._reading() as connection:
-            row = connection.execute(f"{_QUEUED} AND id = ?", (model, item)).fetchone()
-        return None if row is None else _queued(row)
+        rows = self._select(f"{_QUEUED} AND id = ?", model, item)
+        return _queued(rows[0]) if rows else None
 
     def counts(self) -> list[Counted]:
         """Return the number of rows per model and verdict."""
-        with self._reading() as connection:
-            rows = connection.execute(
-                "SELECT model, verdict, count(*) FROM feedback GROUP BY model, verdict ORDER BY model, verdict"
-            ).fetchall()
-        return [Counted(*row) for row in rows]
+        query = "SELECT model, verdict, count(*) FROM feedback GROUP BY model, verdict ORDER BY model, verdict"
+        return [Counted(*row) for row in self._select(query)]
 
     def entries(self, model: str | None = None) -> list[Entry]:
         """Return all feedback, or that of one model, the oldest first."""
-        with self._reading() as connection:
-            rows = connection.execute(f"{_ENTRY} WHERE ?1 IS NULL OR model = ?1 ORDER BY id", (model,)).fetchall()
-        return list(map(_entry, rows))
+        return self._entries("WHERE ?1 IS NULL OR model = ?1 ORDER BY id", model)
 
     def page(self, model: str, offset: int, limit: int) -> tuple[list[Entry], int]:
         """Return a page of the feedback of a model, the newest first, and the total number."""
-        with self._reading() as connection:
-            rows = connection.execute(
-                f"{_ENTRY} WHERE model = ? ORDER BY id DESC LIMIT ? OFFSET ?", (model, limit, offset)
-            ).fetchall()
-            total = connection.execute("SELECT count(*) FROM feedback WHERE model = ?", (model,)).fetchone()[0]
-        return list(map(_entry, rows)), int(total)
+        ((total,),) = self._select("SELECT count(*) FROM feedback WHERE model = ?", model)
+        return self._entries("WHERE model = ? ORDER BY id DESC LIMIT ? OFFSET ?", model, limit, offset), total
 
     def delete(self, ids: Iterable[int]) -> list[int]:
         """Delete feedback by id; if any ids are missing, delete nothing and return them.
@@ -278,26 +266,10 @@ class Store:
             )
         return []
 
-    def training_rows(self, model: str, *, only_new: bool = False) -> list[TrainingRow]:
+    def training_rows(self, model: str, *, only_new: bool = False) -> list[Entry]:
         """Return the last verdict on each text of a model, oldest first; with ``only_new``, those never exported."""
-        with self._reading() as connection:
-            rows = connection.execute(
-                "SELECT id, row FROM feedback"
-                " WHERE id IN (SELECT max(id) FROM feedback WHERE model = ? GROUP BY digest)"
-                " AND (exported IS NULL OR NOT ?) ORDER BY id",
-                (model, only_new),
-            ).fetchall()
-        return [TrainingRow(number, json.loads(row)) for number, row in rows]
-
-    def corrections(self, model: str) -> list[tuple[Json, list[str]]]:
-        """Return the training row and the nodes of the last verdict on each text of a model, oldest first."""
-        with self._reading() as connection:
-            rows = connection.execute(
-                "SELECT row, nodes FROM feedback"
-                " WHERE id IN (SELECT max(id) FROM feedback WHERE model = ? GROUP BY digest) ORDER BY id",
-                (model,),
-            ).fetchall()
-        return [(json.loads(row), json.loads(nodes)) for row, nodes in rows]
+        last = "id IN (SELECT max(id) FROM feedback WHERE model = ? GROUP BY digest)"
+        return self._entries(f"WHERE {last} AND (exported IS NULL OR NOT ?) ORDER BY id", model, only_new)
 
     def mark_exported(self, ids: Iterable[int]) -> None:
         """Mark feedback as exported."""
@@ -377,12 +349,6 @@ def _switch_to_wal(connection: sqlite3.Connection, lock_seconds: float) -> None:
 def _queued(row: tuple[Any, ...]) -> Queued:
     number, received, given, unsure, split = row
     return Queued(number, received, json.loads(given), unsure, split)
-
-
-def _entry(row: tuple[Any, ...]) -> Entry:
-    number, received, model, version, verdict, cells, nodes, predicted, exported = row
-    lists = json.loads(nodes), json.loads(predicted)
-    return Entry(number, received, model, version, verdict, json.loads(cells), *lists, exported)
 
 
 def _digest(given: Any) -> bytes:
