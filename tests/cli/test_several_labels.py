@@ -84,6 +84,7 @@ def test_the_metrics_of_sets_come_first(folder: Path, capsys: pytest.CaptureFixt
         "exact match",
         "accuracy of the first label",
         "hierarchical F1 of the first label",
+        "hierarchical precision, recall of the first label",
     ]
     assert sorted(names, key=out.index) == names
 

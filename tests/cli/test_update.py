@@ -105,6 +105,25 @@ def test_more_rows_alone(shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert score(shop / "model", products(80, seed=3)) > 0.95
 
 
+def test_columns_and_a_replacement_are_reported(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(shop)
+    (shop / "other.csv").write_text((shop / "test.csv").read_text().replace("title,category", "name,kind"))
+    main_ok("update", "model", "--rows", "other.csv", "--text", "name", "--label", "kind")
+    told = capsys.readouterr().err
+    assert "the model now reads name by default instead of title; --text names other columns\n" in told
+    assert "the model now reads kind by default instead of category; --label names other columns\n" in told
+    main_ok("update", "model", "--rows", "other.csv", "--out", "twice")
+    assert "by default instead of" not in capsys.readouterr().err
+    options = ["--text", "title", "--label", "category", "--width", 8, "--epochs", 1]
+    main_ok("train", "products.csv", *options, "--out", "model")
+    warning = "warning: model will be replaced; it was updated once, with 80 rows of 4 labels. The new model"
+    assert warning in capsys.readouterr().err
+    main_ok("train", "products.csv", *options, "--out", "model")
+    assert "will be replaced" not in capsys.readouterr().err
+
+
 def main_ok(*arguments: object) -> None:
     assert run_inside(*arguments) == 0
 

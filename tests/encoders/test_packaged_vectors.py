@@ -191,6 +191,13 @@ def test_a_model_refers_to_the_package(model: Path, vectors: TokenVectors) -> No
     assert loaded.fit(TEXTS, LABELS).vectors == "wordllama"
 
 
+def test_inspect_names_the_package(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["inspect", str(model)])
+    line = f"  vectors     package wordllama, fingerprint {packaged.FINGERPRINT}; not in the model\n"
+    assert line in capsys.readouterr().out
+
+
 @pytest.mark.usefixtures("not_installed")
 def test_a_missing_package_is_named_with_the_remedy(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(FileError, match=rf"^wordllama: the model uses the vectors of this package.*; {REMEDY}$"):

@@ -148,11 +148,11 @@ def saved_columns(manifest: Mapping[str, Any]) -> Columns | None:
     return None if noted is None else Columns.from_dict(noted)
 
 
-def encoder_entry(manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the entry of the frozen encoder in a manifest, if there is one."""
+def meaning_entry(manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the entry of the vectors of texts in a manifest, if there is one."""
     features = manifest["features"]
     text = features["text"] if features["kind"] == "frame" else features
-    entry: Mapping[str, Any] | None = (text or {}).get("meaning", {}).get("encoder")
+    entry: Mapping[str, Any] | None = (text or {}).get("meaning")
     return entry
 
 

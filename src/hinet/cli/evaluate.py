@@ -32,7 +32,10 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.evaluation.risk import AnswerCounts
 
 MIN_SCORE = 1e-4  # minimum probability of nodes for AU(PRC)
-_OF_LABELS = ("accuracy", "hierarchical F1", "accuracy by level")  # metrics that sets have too
+_OF_LABELS = (
+    "accuracy", "hierarchical F1", "hierarchical precision, recall", "accuracy by level",
+    "mean distance to the true label, in edges",
+)  # metrics that sets have too  # fmt: skip
 _OUTPUT = "evaluation"  # prefix of the default of --rejects
 
 

@@ -10,6 +10,27 @@ from hinet.errors import HiNetError, counted
 if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
     from hinet import HiNetClassifier
     from hinet.cli.options import RunOptions
+    from hinet.cli.training_options import TrainingOptions
+    from hinet.data.tables import Columns
+
+
+def report_replaced(model: Path, run: RunOptions) -> None:
+    """Warn that training replaces a model with updates, whose rows and corrections are not trained on again."""
+    from hinet.classifier.model_folder import MANIFEST, read_manifest, trainings_of, updates_text
+
+    if (model / MANIFEST).is_file() and (updates := trainings_of(read_manifest(model))[1:]):
+        run.message(
+            f"warning: {model} will be replaced; it was updated {updates_text(updates)}. The new model learns these "
+            "rows only if they are among its training rows"
+        )
+
+
+def save_model(classifier: HiNetClassifier, model: Path, columns: Columns, training: TrainingOptions) -> None:
+    """Save a trained model with the columns of its rows."""
+    from hinet.classifier.loaded import COLUMNS
+
+    notes = {COLUMNS: columns.to_dict()}
+    classifier.save(model, half=training.half, notes=notes, bundle_encoder=training.bundle_encoder)
 
 
 def calibrate(classifier: HiNetClassifier, count: int, risk: float | None, *held_out: Any) -> HiNetError | None:
@@ -57,9 +78,11 @@ def calibration_message(classifier: HiNetClassifier) -> str | None:
 def report_model(
     classifier: HiNetClassifier, model: Path, seconds: float, run: RunOptions, risk_error: HiNetError | None
 ) -> None:
-    """Print the metrics, calibration and folder of a saved model; then raise ``risk_error``, if any."""
+    """Print the check of an update, metrics, calibration and folder of a saved model; then raise ``risk_error``."""
     from hinet.classifier.model_folder import read_manifest
 
+    if hasattr(classifier, "update_check_"):
+        run.message(str(classifier.update_check_))
     metrics = classifier.metrics_.get("validation")
     if metrics is not None:
         accuracy, f1 = (100 * metrics[name] for name in ("accuracy", "hierarchical_f1"))

@@ -102,7 +102,7 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
         *([f"  updated     {updates_text(updates)}"] if updates else []),
         *([f"  last update {UpdateCheck.restored(check)}"] if (check := manifest.get("update_check")) else []),
         f"  features    {_features_line(features)}",
-        *_encoder_lines(manifest),
+        *_vector_lines(manifest),
     ]
     if columns := _columns(manifest):
         named = [f"{kind} {_listed(names)}" for kind, names in columns.items() if names]
@@ -123,14 +123,18 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
     return [*lines, *_calibration_lines(manifest["calibration"])]
 
 
-def _encoder_lines(manifest: dict[str, Any]) -> list[str]:
-    from hinet.classifier.loaded import encoder_entry
+def _vector_lines(manifest: dict[str, Any]) -> list[str]:
+    """Return a line with the encoder or the static vectors of the model, if there are any."""
+    from hinet.classifier.loaded import meaning_entry
 
-    entry = encoder_entry(manifest)
-    if entry is None:
+    if (entry := meaning_entry(manifest)) is None:
         return []
-    where = "in the model" if "bundled" in entry else "not in the model"
-    return [f"  encoder     {entry['source']}, fingerprint {entry['fingerprint']}; {where}"]
+    if (encoder := entry["encoder"]) is not None:
+        where = "in the model" if "bundled" in encoder else "not in the model"
+        return [f"  encoder     {encoder['source']}, fingerprint {encoder['fingerprint']}; {where}"]
+    if (packaged := entry.get("vectors")) is not None:
+        return [f"  vectors     package {packaged['package']}, fingerprint {packaged['fingerprint']}; not in the model"]
+    return ["  vectors     static vectors; in the model"]
 
 
 def _columns(manifest: dict[str, Any]) -> dict[str, Sequence[str]]:

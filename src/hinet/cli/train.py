@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hinet.choices import SplitBy
-from hinet.cli.finishing import report_model
+from hinet.cli.finishing import report_model, report_replaced, save_model
 from hinet.cli.options import (
     PLOT,
     ClusterOptions,
@@ -30,9 +30,8 @@ from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier
-    from hinet.cli.training_rows import RowFiles, TaxonomyAlone, TrainingData, TrainingStream
+    from hinet.cli.training_rows import RowFiles, TrainingSource
     from hinet.cluster import Cluster
-    from hinet.data.tables import Columns
 
 _SETTINGS = "Settings file, such as that of 'hinet tune'; options on the command line override it."
 TAXONOMY = "File of the hierarchy, see 'hinet taxonomy check' (default: labels are paths such as A > B > C)."
@@ -83,12 +82,12 @@ def train(
     Without files of rows, titles, synonyms and definitions of the taxonomy are trained on: hinet train --taxonomy
     categories.csv --out model. The first rows of 'hinet update' then retrain it with both.
     """
+    from hinet.cli.training_rows import RowFiles
     from hinet.engine.compiling import compile_for_training
+    from hinet.engine.training.jobs import remove_checkpoints
 
-    model = Path(out)
-    checkpoints = _check_outputs(model, training.resume, plot)
-    outputs = {"--out": model, "the folder of checkpoints": checkpoints, "--plot": plot}
-    rows.check_outputs([*(data or []), *validation.files, taxonomy, settings], outputs, out)
+    model, reads = Path(out), [*(data or []), *validation.files, taxonomy, settings]
+    checkpoints = _check_outputs(model, plot, reads, rows, training.resume, run)
     validation.check(training.patience)
     training.check_bundle()
     known = _known_parameters(settings, training.min_df)
@@ -99,24 +98,18 @@ def train(
     cluster = _cluster(place, split, training, run)
     start = time.perf_counter()
     compile_for_training()
-    if training.resume and not checkpoints.is_dir():
-        run.message(f"there are no checkpoints in {checkpoints}; training starts from the beginning")
-    source: TrainingData | TrainingStream | TaxonomyAlone
+    files = RowFiles(data or [], rows, column_options, validation, out)
     if taxonomy is not None and not data:
-        from hinet.cli.training_rows import TaxonomyAlone
-
-        source = TaxonomyAlone.read(taxonomy, rows, column_options, validation, inner_labels, out)
+        source: TrainingSource = files.without_rows(taxonomy, inner_labels)
     else:
-        from hinet.cli.training_rows import RowFiles
-
-        files = RowFiles.declared(data or [], rows, column_options, validation, taxonomy, out)
-        source = _read_rows(files, training, checkpoints, run, on_cluster=cluster is not None)
+        source = _read_rows(files.declared(taxonomy), training, checkpoints, run, on_cluster=cluster is not None)
     source.report(validation.risk, run)
     options = training.parameters | run.parameters | {"checkpoint": checkpoints}
     classifier = _classifier(source, options, validation.valid_share, known, given_options(context))
     with _resumable(checkpoints):
         risk_error, columns = source.fit(classifier, validation.risk, cluster, split)
-    _save(classifier, model, columns, training, checkpoints)
+    save_model(classifier, model, columns, training)
+    remove_checkpoints(checkpoints)
     if plot is not None:
         from hinet.evaluation.plots import plot_history
 
@@ -126,24 +119,12 @@ def train(
 
 def _read_rows(
     files: RowFiles, training: TrainingOptions, checkpoints: Path, run: RunOptions, *, on_cluster: bool
-) -> TrainingData | TrainingStream:
+) -> TrainingSource:
     """Return training rows in memory, or as a stream from disk if they are many or --stream asks for it."""
     stream = None if on_cluster else files.stream(training, run)
     if stream is None and training.resume and checkpoints.is_dir():
         _check_resumed(checkpoints)
     return stream or files.read(run.seed)
-
-
-def _save(
-    classifier: HiNetClassifier, model: Path, columns: Columns, training: TrainingOptions, checkpoints: Path
-) -> None:
-    """Save the model with the columns of its rows, and remove the checkpoints."""
-    from hinet.classifier.loaded import COLUMNS
-    from hinet.engine.training.jobs import remove_checkpoints
-
-    notes = {COLUMNS: columns.to_dict()}
-    classifier.save(model, half=training.half, notes=notes, bundle_encoder=training.bundle_encoder)
-    remove_checkpoints(checkpoints)
 
 
 def _check_without_rows(
@@ -196,7 +177,7 @@ def _resumable(checkpoints: Path) -> Iterator[None]:
 
 
 def _classifier(
-    source: TrainingData | TrainingStream | TaxonomyAlone,
+    source: TrainingSource,
     options: Mapping[str, Any],
     valid_share: float | None,
     settings: Mapping[str, Any],
@@ -219,8 +200,13 @@ def _classifier(
     return HiNetClassifier(**{**settings, **overriding})
 
 
-def _check_outputs(model: Path, resume: bool, plot: Path | None) -> Path:
-    """Raise FileError before training if an output could not be written; return the folder of checkpoints."""
+def _check_outputs(
+    model: Path, plot: Path | None, reads: list[str | Path | None], rows: RowOptions, resume: bool, run: RunOptions
+) -> Path:
+    """Raise FileError before training if an output could not be written; return the folder of checkpoints.
+
+    Messages say if an updated model is replaced, and if there is no run to resume.
+    """
     from hinet.classifier.model_folder import check_target
     from hinet.engine.training.jobs import check_folder
 
@@ -234,6 +220,10 @@ def _check_outputs(model: Path, resume: bool, plot: Path | None) -> Path:
             checkpoints,
             "has checkpoints of an interrupted run; add --resume to continue it, or remove the folder",
         )
+    rows.check_outputs(reads, {"--out": model, "the folder of checkpoints": checkpoints, "--plot": plot}, str(model))
+    if resume and not checkpoints.is_dir():
+        run.message(f"there are no checkpoints in {checkpoints}; training starts from the beginning")
+    report_replaced(model, run)
     return checkpoints
 
 

@@ -11,8 +11,8 @@ from hinet.errors import HiNetError
 
 _EPOCHS = "Training epochs (default: chosen from the number of rows; 3 with --fine-tune)."
 _VECTORS = (
-    "Static vectors of words: a folder of 'vectors distill', a file, or 'auto' for those of the extra 'meaning' if it "
-    "is installed (default: 'auto' without rows, else 'none')."
+    "Static vectors of words: a folder of 'vectors distill', a file, 'auto' for those of the extra 'meaning' if it is "
+    "installed, or 'none' for no vectors (default: 'auto' without rows, else 'none')."
 )
 _MIN_DF = "Minimum number of rows that contain a word or n-gram (default: 1 for at most 3,000 rows, else 2)."
 _STREAM = "Train on rows from disk, in constant memory (default: if they would not fit in memory)."

@@ -75,12 +75,13 @@ class LabelledInputs:
         return LabelledInputs(self.inputs.take(pa.array(rows)), labels, self.path_sep)
 
 
+@dataclass(frozen=True)
 class _Source:
     """Columns and hierarchy of training rows."""
 
     columns: Columns
     hierarchy: Taxonomy | None
-    path_sep: str | None
+    path_sep: str | None  # parameter of the classifier
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -117,9 +118,6 @@ class TrainingData(_Source):
 
     train: LabelledInputs
     valid: LabelledInputs | None
-    columns: Columns
-    hierarchy: Taxonomy | None
-    path_sep: str | None  # parameter of the classifier
 
     @property
     def valid_pair(self) -> tuple[Any, list[Any]] | None:
@@ -183,9 +181,6 @@ class TrainingStream(_Source):
 
     source: LabelledTables
     valid: LabelledTables | None
-    columns: Columns
-    hierarchy: Taxonomy | None
-    path_sep: str | None  # parameter of the classifier
     may_be_paths: bool
     run: RunOptions
 
@@ -225,27 +220,7 @@ class TaxonomyAlone(_Source):
 
     hierarchy: Taxonomy
     valid: LabelledInputs | None
-    columns: Columns
     inner_labels: bool  # whether inner nodes are labels too
-    path_sep: str | None = None
-
-    @classmethod
-    def read(
-        cls,
-        taxonomy: Path,
-        rows: RowOptions,
-        column_options: ColumnOptions,
-        validation: ValidationOptions,
-        inner_labels: bool,
-        output: str,
-    ) -> TaxonomyAlone:
-        """Read the taxonomy, and validation rows from files."""
-        hierarchy, columns, valid = Taxonomy.from_file(taxonomy), column_options.with_defaults(Columns()), None
-        if validation.files:
-            valid = read_rows(validation.files, columns, rows, hierarchy, output)
-            if not len(valid):
-                raise HiNetError("there are no validation rows; check --where and the rejects")
-        return cls(hierarchy, valid, columns, inner_labels)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -268,6 +243,9 @@ class TaxonomyAlone(_Source):
         return (None if self.valid is None else calibrate(classifier, len(self.valid), risk)), self.columns
 
 
+TrainingSource = TrainingData | TrainingStream | TaxonomyAlone
+
+
 @dataclass(frozen=True)
 class RowFiles:
     """Files of training rows, and the options to read them."""
@@ -276,29 +254,28 @@ class RowFiles:
     rows: RowOptions
     column_options: ColumnOptions
     validation: ValidationOptions
-    hierarchy: Taxonomy | None
     output: str
+    hierarchy: Taxonomy | None = None
     defaults: Columns | None = None  # columns that no option names
 
-    @classmethod
-    def declared(
-        cls,
-        data: list[str],
-        rows: RowOptions,
-        column_options: ColumnOptions,
-        validation: ValidationOptions,
-        taxonomy: Path | None,
-        output: str,
-    ) -> RowFiles:
-        """Return files with the columns that the first declares, and the given hierarchy or the one it declares."""
-        unused = {*rows.where, *conditions(validation.conditions)}
-        declared = declared_columns(data[0], rows.options, column_options.label or (), unused)
-        if declared is None and not column_options.text and not column_options.are_mixed:
-            check_text_column(data[0], rows.options, {*unused, *(column_options.label or Columns().label)})
-        hierarchy = declared and declared.taxonomy
-        if taxonomy is not None:
-            hierarchy = Taxonomy.from_file(taxonomy)
-        return cls(data, rows, column_options, validation, hierarchy, output, declared and declared.columns)
+    def declared(self, taxonomy: Path | None) -> RowFiles:
+        """Return the files with the columns that the first declares, and the given hierarchy or the one it declares."""
+        first, options, columns = self.data[0], self.rows.options, self.column_options
+        unused = {*self.rows.where, *conditions(self.validation.conditions)}
+        declared = declared_columns(first, options, columns.label or (), unused)
+        if declared is None and not columns.text and not columns.are_mixed:
+            check_text_column(first, options, {*unused, *(columns.label or Columns().label)})
+        hierarchy = declared and declared.taxonomy if taxonomy is None else Taxonomy.from_file(taxonomy)
+        return replace(self, hierarchy=hierarchy, defaults=declared and declared.columns)
+
+    def without_rows(self, taxonomy: Path, inner_labels: bool) -> TaxonomyAlone:
+        """Return a taxonomy to train on instead of rows, and the validation rows."""
+        hierarchy, columns, valid = Taxonomy.from_file(taxonomy), self.column_options.with_defaults(Columns()), None
+        if self.validation.files:
+            valid = read_rows(self.validation.files, columns, self.rows, hierarchy, self.output)
+            if not len(valid):
+                raise HiNetError("there are no validation rows; check --where and the rejects")
+        return TaxonomyAlone(columns, hierarchy, None, valid, inner_labels)
 
     @cached_property
     def query(self) -> RowQuery:
@@ -347,7 +324,7 @@ class RowFiles:
             columns, path_sep = replace(columns, path_sep=PATH_MARK), PATH_MARK
             train = replace(train, path_sep=PATH_MARK)  # labels stay text, so that predictions are written alike
             valid = valid and replace(valid, path_sep=PATH_MARK)
-        read = TrainingData(train, valid, columns, self.hierarchy, path_sep)
+        read = TrainingData(columns, self.hierarchy, path_sep, train, valid)
         share = self.validation.valid_share
         return read if share is None else read.with_holdout(share, seed)
 
@@ -378,8 +355,7 @@ class RowFiles:
                 (lambda: nullcontext(Skipped(rejected))) if skips else lambda: self.rows.row_errors(self.output),
             )  # fmt: skip
         columns = self.query.columns
-        may_be_paths = self._may_be_paths(columns)
-        return TrainingStream(source, valid, columns, self.hierarchy, self._path_sep, may_be_paths, run)
+        return TrainingStream(columns, self.hierarchy, self._path_sep, source, valid, self._may_be_paths(columns), run)
 
 
 def label_separator(labels: Sequence[Any]) -> tuple[str, str] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hinet.cli.finishing import report_model
+from hinet.cli.finishing import report_model, report_replaced, save_model
 from hinet.cli.options import PLOT, RunOptions, check_plot, option, seed_options, shared_options
 from hinet.cli.table_options import FILES, ColumnOptions, RowOptions, column_options, row_options
 from hinet.cli.train import TAXONOMY
@@ -91,11 +91,11 @@ def tune(
     training.check_bundle()
     if metric is not None:
         validate_metric(metric)
+    if out is not None:
+        report_replaced(Path(out), run)
     start = time.perf_counter()
-    folder_rows = RowFiles.declared(
-        data, rows, column_options, replace(validation, valid_share=None), taxonomy, str(folder)
-    )
-    read = folder_rows.read(run.seed)  # rows of --valid-share are still among the training rows
+    files = RowFiles(data, rows, column_options, replace(validation, valid_share=None), str(folder))
+    read = files.declared(taxonomy).read(run.seed)  # rows of --valid-share are still among the training rows
     run.message(f"{counted(len(read.train), 'row')} with {counted(len(read.train.distinct_labels), 'label')}")
     read.report_hierarchy(run, read.train.labels)
     classifier = HiNetClassifier(**read.parameters, **training.parameters, **run.parameters | {"verbose": False})
@@ -159,14 +159,11 @@ def _train(
     start: float,
 ) -> None:
     """Train on all training rows with the best settings, as ``hinet train`` does, and save the model."""
-    from hinet.classifier.loaded import COLUMNS
-
     if validation.valid_share is not None:
         read = read.with_holdout(validation.valid_share, run.seed)
     classifier.set_params(**tuning.parameters, verbose=not run.quiet)
     risk_error, _ = read.fit(classifier, validation.risk)
-    notes = {COLUMNS: read.columns.to_dict()}
-    classifier.save(model, half=training.half, notes=notes, bundle_encoder=training.bundle_encoder)
+    save_model(classifier, model, read.columns, training)
     report_model(classifier, model, time.perf_counter() - start, run, risk_error)
 
 

@@ -21,7 +21,7 @@ from hinet.errors import FileError, HiNetError, counted
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier, Taxonomy
     from hinet.classifier.loaded import LoadedModel
-    from hinet.cli.training_rows import LabelledInputs
+    from hinet.cli.training_rows import LabelledInputs, RowFiles
     from hinet.data.tables import Columns
     from hinet.taxonomy import TaxonomyChange
 
@@ -58,6 +58,7 @@ def update(
     """
     from hinet.classifier.loaded import COLUMNS, LoadedModel
     from hinet.classifier.model_folder import check_target, read_manifest
+    from hinet.cli.training_rows import RowFiles
     from hinet.files import locked
 
     start = time.perf_counter()
@@ -66,8 +67,7 @@ def update(
     more, rename = more or [], rename or []
     _check(taxonomy, rename, more, validation)
     in_place = target.resolve() == model.resolve()
-    reads, writes = [*more, *validation.files, taxonomy], {} if in_place else {"--out": target}
-    rows.check_outputs(reads, writes, str(target), model)
+    rows.check_outputs([*more, *validation.files, taxonomy], {} if in_place else {"--out": target}, str(target), model)
     check_target(target)
     waiting = partial(run.message, f"waiting for another process that writes to {model}")
     with locked(model, waiting=waiting) if in_place else nullcontext():  # held until the model is saved
@@ -78,21 +78,19 @@ def update(
         if change is not None and not as_json:
             typer.echo(str(change))
         loaded = LoadedModel(classifier.fitted_, manifest)
-        train, valid, columns = _read(more, validation, rows, column_options, hierarchy, loaded, str(target), run.seed)
+        files = RowFiles(more, rows, column_options, validation, str(target), hierarchy)
+        train, valid, columns = _read(files, loaded, run)
         new_nodes = _new_nodes(classifier, train) if hierarchy is None and train is not None else ()
         messages = _learn(classifier, hierarchy, renamed, train, run)
         risk_error = None if valid is None else _validate(classifier, valid, validation.risk)
         _report_calibration(classifier, manifest, run)
         notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
-        replaces = manifest["blake2b"] if in_place else None
-        classifier.save(target, half=bool(manifest["model"].get("half")), notes=notes, replaces=replaces)
+        half, replaces = bool(manifest["model"].get("half")), manifest["blake2b"] if in_place else None
+        classifier.save(target, half=half, notes=notes, replaces=replaces)
         if as_json:
             print_json(_report(classifier, target, change, new_nodes, messages))
         elif new_nodes:
-            further = f" (and {len(new_nodes) - MAX_NEW_NODES:,} more)" if len(new_nodes) > MAX_NEW_NODES else ""
-            typer.echo(f"new nodes: {', '.join(new_nodes[:MAX_NEW_NODES])}{further}")
-        if hasattr(classifier, "update_check_"):
-            run.message(str(classifier.update_check_))
+            _print_new_nodes(new_nodes)
         report_model(classifier, target, time.perf_counter() - start, run, risk_error)
 
 
@@ -178,6 +176,11 @@ def _report_calibration(classifier: HiNetClassifier, manifest: dict[str, Any], r
         run.message(f"the model is no longer calibrated; {remedy}")
 
 
+def _print_new_nodes(names: tuple[str, ...]) -> None:
+    further = f" (and {len(names) - MAX_NEW_NODES:,} more)" if len(names) > MAX_NEW_NODES else ""
+    typer.echo(f"new nodes: {', '.join(names[:MAX_NEW_NODES])}{further}")
+
+
 def _report(
     classifier: HiNetClassifier,
     target: Path,
@@ -200,25 +203,22 @@ def _report(
 
 
 def _read(
-    more: list[str],
-    validation: ValidationOptions,
-    rows: RowOptions,
-    column_options: ColumnOptions,
-    hierarchy: Taxonomy | None,
-    loaded: LoadedModel,
-    output: str,
-    seed: int,
+    files: RowFiles, loaded: LoadedModel, run: RunOptions
 ) -> tuple[LabelledInputs | None, LabelledInputs | None, Columns]:
-    """Return training rows and validation rows, if there are any, and their columns."""
-    from hinet.cli.training_rows import RowFiles, read_rows
+    """Return training rows and validation rows, if there are any, and their columns; print changes of the columns."""
+    from hinet.cli.training_rows import read_rows
 
-    defaults = loaded.checked_columns(column_options.with_defaults(loaded.columns))
-    train, valid, columns = None, None, defaults
-    if more:
-        data = RowFiles(more, rows, column_options, validation, hierarchy, output, defaults).read(seed)
+    columns = loaded.checked_columns(files.column_options.with_defaults(loaded.columns))
+    train = valid = None
+    if files.data:
+        data = replace(files, defaults=columns).read(run.seed)
         train, valid, columns = data.train, data.valid, data.columns
-    elif validation.files:
-        valid = read_rows(validation.files, columns, rows, hierarchy, output)
+    elif files.validation.files:
+        valid = read_rows(files.validation.files, columns, files.rows, files.hierarchy, files.output)
+    for kind in ("text", "number", "category", "vector", "label"):
+        old, new = (", ".join(getattr(names, kind)) for names in (loaded.columns, columns))
+        if old != new:
+            run.message(f"the model now reads {new} by default instead of {old}; --{kind} names other columns")
     named = [
         None if part is None else replace(part, inputs=loaded.named_as_trained(part.inputs)) for part in (train, valid)
     ]

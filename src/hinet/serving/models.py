@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from hinet.classifier.loaded import LoadedModel, encoder_entry, load_model
+from hinet.classifier.loaded import LoadedModel, load_model, meaning_entry
 from hinet.classifier.model_folder import MANIFEST, OURS, read_evaluation, read_manifest, trainings_of
 from hinet.compiled import compile_from_now_on
 from hinet.errors import HiNetError, quoted
@@ -220,7 +220,8 @@ class Models:
         old, manifest = self._served.get(name), read_manifest(folder)
         if old is not None and manifest["blake2b"] == old.digest:
             return False
-        encoders = self._encoders if encoder_entry(manifest) is not None else ()
+        has_encoder = (meaning_entry(manifest) or {}).get("encoder") is not None
+        encoders = self._encoders if has_encoder else ()
         base = load_model(folder, self._threads, mapped=False, encoder=encoders or None)
         with self._changing:
             model = self._corrected(name, base)
