@@ -24,7 +24,7 @@ from engine import SEEDS, TEXTS, hits, warm_up
 from engine_data import EngineData, long_texts, lshtc
 from measure import Case, run_cases
 
-from hinet.classifier.examples import EXAMPLES, Examples, bytes_to_keep
+from hinet.classifier.fitted import EXAMPLES, Examples, bytes_to_keep
 from hinet.data.text import TextFeatures
 from hinet.engine import EngineSettings, FusedModel, Search, fit
 from hinet.engine.model.experts import DeepExpert
@@ -115,7 +115,9 @@ def on_disk(data: EngineData, features: TextFeatures | None, model: FusedModel) 
     """Return the megabytes of a saved model, in total and by part, and the seconds to load its weights."""
     traces = data.traces(data.train)
     nodes = traces.end_nodes[traces.row_offsets[:-1]].astype(np.int64)
-    kept = Examples(data.train.rows, nodes).chosen(bytes_to_keep(model.nbytes), 0)
+    kept = Examples.of_nodes(data.train.rows, nodes, np.ones(len(nodes), np.int64)).chosen(
+        bytes_to_keep(model.nbytes), 0
+    )
     arrays = model.to_arrays() | kept.to_arrays(EXAMPLES)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"

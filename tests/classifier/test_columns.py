@@ -33,12 +33,12 @@ from hinet.classifier.columns import (
     Numbers,
     Ranks,
     VectorColumn,
+    recognise,
     texts_of,
 )
 from hinet.classifier.inputs import FrameInput
 from hinet.classifier.loaded import load_model
 from hinet.classifier.model_folder import digest_of, sealed
-from hinet.classifier.recognition import recognise
 from hinet.data.matrices import MixedRows
 from hinet.encoders.meaning import LENGTH
 from hinet.encoders.token_vectors import TokenVectors

@@ -24,9 +24,8 @@ from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load, paths
 from hinet.classifier.answers import PredictionOptions
 from hinet.classifier.bundle import describe_codec, restore_codec
 from hinet.classifier.inputs import take_rows
-from hinet.classifier.label_reading import read_labels, read_with_classes, widen_codec
-from hinet.classifier.labels import LabelCodec, checked_labels
-from hinet.classifier.prediction_table import PredictionTable
+from hinet.classifier.labels import LabelCodec, checked_labels, read_labels, read_with_classes, widen_codec
+from hinet.classifier.loaded import PredictionTable
 from hinet.metrics import scorer
 from hinet.taxonomy import split_path
 from tests.classifier.data import small
@@ -259,7 +258,7 @@ def test_arrow_tables_are_level_columns() -> None:
     assert read_back(form, table).tolist() == [["Food", 1], ["Food", 2], ["Toys", ""]]
     one = pa.table({"label": ["a", "b"]})
     assert read_labels(checked_labels(one, 2), None)[0].decode(np.array([0, 1])).tolist() == ["a", "b"]
-    assert take_rows(table, np.array([True, False, True])).to_pylist()[1]["top"] == "Toys"
+    assert take_rows(table, np.array([0, 2])).to_pylist()[1]["top"] == "Toys"
 
 
 EDGES = [("all", "food"), ("food", "bread"), ("food", "milk"), ("all", "toy"), ("toy", "car")]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hinet import HiNetClassifier, HiNetError, Layers, Taxonomy, Traces, load
-from hinet.classifier.examples import EXAMPLES, HELD_OUT, Examples, bytes_to_keep
+from hinet.classifier.fitted import EXAMPLES, HELD_OUT, Examples, bytes_to_keep
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts import Mix
 from hinet.engine.training.relearning import option_targets
@@ -181,7 +181,7 @@ def test_kept_rows_are_restored_and_forged_ones_refused(name: str, counts: list[
     assert whole is not None
     np.testing.assert_array_equal(whole.rows if is_dense else whole.rows.toarray(), values)
     np.testing.assert_array_equal(whole.nodes, kept.nodes)
-    np.testing.assert_array_equal(whole.label_offsets, kept.label_offsets)
+    np.testing.assert_array_equal(whole.offsets, kept.offsets)
     for array_name, array in arrays.items():
         wrong = array * np.inf if array.dtype.kind == "f" else array.astype(np.int64) - 10**6
         for broken in (array[:-1], array.astype(np.complex64), wrong, None):
@@ -195,11 +195,12 @@ def test_kept_rows_are_restored_and_forged_ones_refused(name: str, counts: list[
 def test_as_many_examples_are_kept_as_fit_of_every_label_some() -> None:
     nodes = np.repeat(np.arange(5), [100, 50, 3, 1, 1])
     rows = sp.csr_array(np.ones((len(nodes), 24_998), np.float32))  # each takes 100,000 bytes
-    few = Examples(rows, nodes).chosen(bytes_to_keep(40_000_000), seed=0)
+    every = Examples.of_nodes(rows, nodes, np.ones(len(nodes), np.int64))
+    few = every.chosen(bytes_to_keep(40_000_000), seed=0)
     assert len(few) == 20
     assert np.bincount(few.nodes).tolist() in ([8, 7, 3, 1, 1], [7, 8, 3, 1, 1])
-    assert len(Examples(rows, nodes).chosen(bytes_to_keep(10**9), seed=0)) == len(nodes)
-    assert len(Examples(rows, nodes).chosen(bytes_to_keep(0), seed=0)) == 10
+    assert len(every.chosen(bytes_to_keep(10**9), seed=0)) == len(nodes)
+    assert len(every.chosen(bytes_to_keep(0), seed=0)) == 10
 
 
 @given(taxonomy=taxonomies(), other=taxonomies(), seed=st.integers(0, 9))

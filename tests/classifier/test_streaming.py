@@ -15,8 +15,8 @@ import pytest
 
 import hinet.data.spill as spill
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load
-from hinet.classifier import row_source, stream_reading
-from hinet.classifier.stream_reading import Chunk, RowSample
+from hinet.classifier import row_source
+from hinet.classifier.row_source import Chunk, RowSample
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.data.text.features import NamingFeatures, features_from, named, without
 from hinet.data.text.vocabulary import BoundedCounts, Counts, arrow_chunks
@@ -174,7 +174,7 @@ def _interrupted(*_: Any) -> float:
 
 @pytest.mark.parametrize("share", [None, 0.5])
 def test_held_out_rows_leave_some_of_the_sample(share: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_reading, "RowSample", partial(RowSample, max_rows=10))
+    monkeypatch.setattr(row_source, "RowSample", partial(RowSample, max_rows=10))
     monkeypatch.setattr(row_source, "sample_values", lambda limit: 0)
     monkeypatch.setattr(row_source, "HELD_OUT_SHARE", 0.5)
     streamed = small(validation_fraction=share).fit_stream(in_chunks(*texts(200)))
@@ -317,7 +317,11 @@ def test_a_sample_depends_on_the_seed_alone_and_is_bounded() -> None:
         sample = RowSample(seed, max_rows=50)
         for start in range(0, 1_000, size):
             texts = [str(row) for row in range(start, min(start + size, 1_000))]
-            sample.add(Chunk(start, pa.chunked_array([pa.array(texts, pa.large_string())]), texts))
+            sample.add(
+                Chunk(
+                    np.arange(start, start + len(texts)), pa.chunked_array([pa.array(texts, pa.large_string())]), texts
+                )
+            )
         rows = sample.rows()
         assert rows.inputs.to_pylist() == rows.labels == [str(number) for number in rows.numbers.tolist()]
         return rows.labels

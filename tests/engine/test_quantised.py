@@ -15,11 +15,10 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from hinet import HiNetError, Layers, Taxonomy, Traces
 from hinet.compiled import interpreting
-from hinet.data.matrices import SparseMatrix
+from hinet.data.matrices import LEVELS, SparseMatrix, float_rows, quantise_rows
 from hinet.engine import DeepExpert, EngineSettings, FusedModel, Search, ValidationRows, fit
 from hinet.engine.model.fused import with_merged
 from hinet.engine.training.rows import merged_columns
-from hinet.quantised import LEVELS, float_rows, quantise_rows
 
 LABELS = ["x", "y", "z", "b"]
 FEATURES = 12

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from hinet import HiNetError
-from hinet.tuning.schedule import Schedule, Stage, stages_of
+from hinet.tuning.search import Schedule, Stage, stages_of
 from hinet.tuning.space import Problem, Size, Space, key_of, parameters_of, settings_of
-from hinet.tuning.splits import Splits, TuningRows
-from hinet.tuning.trials import Refusal, Step, Trial, best_of, candidates_of, gain_of
+from hinet.tuning.trials import Refusal, Splits, Step, Trial, TuningRows, best_of, candidates_of, gain_of
 
 SPACE = Space({"a": (1, 2), "b": (1,), "c": (1,), "d": (1,), "e": (1, 2)})
 STAGES = [Stage(1 / 3, (0,)), Stage(1.0, (0,)), Stage(1.0, (0, 1, 2))]

@@ -20,8 +20,7 @@ from hinet.data.text import TextSettings
 from hinet.progress import Progress
 from hinet.tuning import tune
 from hinet.tuning.search import _stable_repr, table_of, write_results
-from hinet.tuning.splits import Splits, TuningRows
-from hinet.tuning.trials import FeatureMemory, Step, Trial, TrialFolder, TrialRunner, scores_of
+from hinet.tuning.trials import FeatureMemory, Splits, Step, Trial, TrialFolder, TrialRunner, TuningRows, scores_of
 
 WORDS = {
     "tv": "screen television inches",
@@ -134,12 +133,12 @@ class CountingMemory(FeatureMemory):
         super().__init__()
         self.made: Counter[str] = Counter()
 
-    def get(self, name: str, rows: Any, decided_by: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    def __call__(self, name: str, rows: Any, decided_by: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         def counted() -> Any:
             self.made[name] += 1
             return make()
 
-        return super().get(name, rows, decided_by, counted)
+        return super().__call__(name, rows, decided_by, counted)
 
 
 def test_a_second_trial_fits_neither_titles_nor_features_again() -> None:

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.classifier.examples import EXAMPLES, HELD_OUT, Examples, UpdateCheck
-from hinet.classifier.fitted import Fitted, predictor_class
+from hinet.classifier.fitted import EXAMPLES, HELD_OUT, Examples, Fitted, UpdateCheck, predictor_class
 from hinet.classifier.inputs import MatrixInput, encoder_of, restore_features, with_bundled_encoder
 from hinet.classifier.labels import LabelCodec, TextStyle
 from hinet.classifier.model_folder import (
@@ -180,7 +179,10 @@ def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
         texts = {name: arrays.pop(name) for name in [*arrays] if name.partition(".")[0] == TEXTS}
     with naming_file(files.folder / MANIFEST):
         codec = restore_codec(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
-        rule = _restored_rule(manifest.get("set_rule"), codec)
+        described = manifest.get("set_rule")
+        if (described is None) != (codec.sets is None):
+            raise HiNetError("models of rows with several labels have thresholds, and other models have none")
+        rule = None if described is None else SetRule.restored(described)
     predictor = _restored_predictor(files, codec.layers, arrays, network)
     width = manifest["input_features"] if isinstance(features, MatrixInput) else features.count
     with naming_file(files.path("model")):
@@ -340,13 +342,6 @@ def restore_codec(taxonomy: Taxonomy, metadata: Mapping[str, Any], label_nodes: 
         except ValueError as error:
             raise HiNetError(f"labels should be whole numbers, and are not: {error}") from None
     return codec
-
-
-def _restored_rule(metadata: Mapping[str, Any] | None, codec: LabelCodec) -> SetRule | None:
-    """Return the rule for sets of labels, which only models of rows with several labels have."""
-    if (metadata is None) != (codec.sets is None):
-        raise HiNetError("models of rows with several labels have thresholds, and other models have none")
-    return None if metadata is None else SetRule.restored(metadata)
 
 
 def _restored_values(taxonomy: Taxonomy, kind: str, values: list[Any]) -> NDArray[Any]:

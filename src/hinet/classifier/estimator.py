@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -20,7 +20,6 @@ from hinet.classifier.bundle import load_classifier, save_classifier
 from hinet.classifier.calibration import HeldOut, held_out_rows, kept_rows
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.fitting import EncodedRows, with_validation_rows
 from hinet.classifier.incremental import (
     calibrated,
     continue_training,
@@ -30,8 +29,7 @@ from hinet.classifier.incremental import (
     transfer_to_taxonomy,
 )
 from hinet.classifier.inputs import FrameInput, Kind, checked_input, count_of, kind_to_fit, kind_to_predict, one_row
-from hinet.classifier.label_reading import codec_in_taxonomy
-from hinet.classifier.labels import AUTO, Truth, checked_labels
+from hinet.classifier.labels import AUTO, Truth, checked_labels, codec_in_taxonomy
 from hinet.classifier.parameters import (
     CLASSES,
     MAX_REASONS,
@@ -45,11 +43,11 @@ from hinet.classifier.parameters import (
     seed_of,
 )
 from hinet.classifier.row_source import RowsInMemory, RowStream, TaxonomyTexts, row_weights
-from hinet.classifier.training import FeatureCache, NoCache, Training
+from hinet.classifier.training import EncodedRows, FeatureCache, Training, no_cache, with_validation_rows
 from hinet.data.text import TextSettings
 from hinet.errors import HiNetError
-from hinet.evaluation.risk import CERTAINTY, Calibration, validate_share
-from hinet.parameters import FLAG, PATH, THREADS, validate_parameters
+from hinet.evaluation.risk import CERTAINTY, Calibration
+from hinet.parameters import FLAG, NONE, PATH, SHARE, THREADS, validate_parameters
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
 from hinet.taxonomy import Taxonomy, TaxonomyChange
 
@@ -60,6 +58,7 @@ if TYPE_CHECKING:
     from hinet.exporting import Exported
 
 
+@dataclass(eq=False, repr=False)
 class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classifies rows into the nodes of a hierarchy.
 
@@ -220,84 +219,45 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ('Food', 'Bread')
     """
 
-    fitted_: Fitted
+    taxonomy: Taxonomy | str | Path | None = None
+    _: KW_ONLY
+    engine: Literal["auto", "fused", "torch"] = "auto"
+    path_sep: str | None = AUTO
+    text: TextSettings | None = None
+    vectors: str | Path | TokenVectors | None = None
+    encoder: str | Path | Encoder | None = None
+    titles: bool | None = None
+    columns: Mapping[str, str | Sequence[str]] | None = None
+    decoding: Decoding = "map"
+    multilabel: Literal["auto"] | bool = "auto"
+    objective: Literal["micro_f1", "macro_f1"] | float = "micro_f1"
+    thresholds_by: ThresholdsBy = "all"
+    class_weight: Any = None
+    validation_fraction: float | None = None
+    effort: Effort = "default"
+    width: int | None = None
+    members: int | None = None
+    epochs: int | None = None
+    dropout: float | None = None
+    feature_dropout: float | None = None
+    wide: bool = True
+    flat: bool | None = None
+    margin: bool | None = None
+    neighbours: int = 16
+    prior_strength: float | None = None
+    patience: int | None = None
+    memory_limit: float | None = None
+    keep_examples: bool = True
+    network: Any = None
+    device: str | None = None
+    warm_start: bool = False
+    checkpoint: str | Path | None = None
+    checkpoint_every: float = 0.0
+    random_state: int = 0
+    n_jobs: int | None = None
+    verbose: bool = False
 
-    def __init__(
-        self,
-        taxonomy: Taxonomy | str | Path | None = None,
-        *,
-        engine: Literal["auto", "fused", "torch"] = "auto",
-        path_sep: str | None = AUTO,
-        text: TextSettings | None = None,
-        vectors: str | Path | TokenVectors | None = None,
-        encoder: str | Path | Encoder | None = None,
-        titles: bool | None = None,
-        columns: Mapping[str, str | Sequence[str]] | None = None,
-        decoding: Decoding = "map",
-        multilabel: Literal["auto"] | bool = "auto",
-        objective: Literal["micro_f1", "macro_f1"] | float = "micro_f1",
-        thresholds_by: ThresholdsBy = "all",
-        class_weight: Any = None,
-        validation_fraction: float | None = None,
-        effort: Effort = "default",
-        width: int | None = None,
-        members: int | None = None,
-        epochs: int | None = None,
-        dropout: float | None = None,
-        feature_dropout: float | None = None,
-        wide: bool = True,
-        flat: bool | None = None,
-        margin: bool | None = None,
-        neighbours: int = 16,
-        prior_strength: float | None = None,
-        patience: int | None = None,
-        memory_limit: float | None = None,
-        keep_examples: bool = True,
-        network: Any = None,
-        device: str | None = None,
-        warm_start: bool = False,
-        checkpoint: str | Path | None = None,
-        checkpoint_every: float = 0.0,
-        random_state: int = 0,
-        n_jobs: int | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.taxonomy = taxonomy
-        self.engine = engine
-        self.path_sep = path_sep
-        self.text = text
-        self.vectors = vectors
-        self.encoder = encoder
-        self.titles = titles
-        self.columns = columns
-        self.decoding = decoding
-        self.multilabel = multilabel
-        self.objective = objective
-        self.thresholds_by = thresholds_by
-        self.class_weight = class_weight
-        self.validation_fraction = validation_fraction
-        self.effort = effort
-        self.width = width
-        self.members = members
-        self.epochs = epochs
-        self.dropout = dropout
-        self.feature_dropout = feature_dropout
-        self.wide = wide
-        self.flat = flat
-        self.margin = margin
-        self.neighbours = neighbours
-        self.prior_strength = prior_strength
-        self.patience = patience
-        self.memory_limit = memory_limit
-        self.keep_examples = keep_examples
-        self.network = network
-        self.device = device
-        self.warm_start = warm_start
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    fitted_: Fitted = field(init=False)
 
     # Training
 
@@ -784,8 +744,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         HiNetError
             If there are too few rows to calibrate, or to bound the risk; the classifier does not change.
         """
-        validate_share("risk", risk)
-        validate_share("certainty", certainty)
+        (SHARE | NONE).validate("risk", risk)
+        SHARE.validate("certainty", certainty)
         held = self._held_out(X, y)
         if self.fitted_.codec.sets is not None and risk is not None:
             raise HiNetError("`risk` is for one label per row; for sets of labels set `objective` to a precision")
@@ -1014,13 +974,12 @@ def training_of(
     valid: tuple[Any, Any] | None = None,
     classes: Any = None,
     runner: Runner | None = None,
-    cache: FeatureCache | None = None,
+    cache: FeatureCache = no_cache,
 ) -> Training:
     """Return the training that ``fit`` runs; ``runner`` and ``cache`` are those of :class:`Training`."""
     parameters = validate_parameters(classifier, RULES)
     source = classifier._source(X, kind_to_fit(X, classifier.columns), y, sample_weight, valid, classes=classes)
-    progress, cache = classifier._progress(), NoCache() if cache is None else cache
-    return Training(parameters, classifier._given_taxonomy(), source, runner, cache, progress)
+    return Training(parameters, classifier._given_taxonomy(), source, runner, cache, classifier._progress())
 
 
 def fit_by(classifier: HiNetClassifier, training: Training) -> HiNetClassifier:

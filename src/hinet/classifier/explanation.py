@@ -168,16 +168,16 @@ def _log_p(fitted: Fitted, group_parts: Callable[[int], GroupParts], option: int
     low = int(layers.option_offsets[group])
     if not layers.has_choice[group]:
         return 0.0
-    logits = group_parts(group).logits
-    if layers.multilabel:
-        return float(_set_log_p(logits, bool(layers.exhaustive[group]))[option - low])
-    return float(logits[option - low] - np.logaddexp.reduce(logits))
+    return float(_group_log_p(fitted, group_parts(group).logits, group)[option - low])
 
 
-def _set_log_p(logits: NDArray[np.float64], exhaustive: bool) -> NDArray[np.float64]:
-    """Return the log probability of each option of a group, if a row may have several of them."""
+def _group_log_p(fitted: Fitted, logits: NDArray[np.float64], group: int) -> NDArray[np.float64]:
+    """Return the log probability of each option of a group."""
+    layers = fitted.codec.layers
+    if not layers.multilabel:
+        return np.asarray(logits - np.logaddexp.reduce(logits))
     log_p = logits.copy()
-    log_chances(log_p, len(log_p), exhaustive)  # type: ignore[no-untyped-call]
+    log_chances(log_p, len(log_p), bool(layers.exhaustive[group]))  # type: ignore[no-untyped-call]
     return log_p
 
 
@@ -243,18 +243,14 @@ def _step(
 ) -> Step:
     logits = parts.logits
     pushes, rest = parts.of(chosen)
-    layers = fitted.codec.layers
-    if layers.multilabel:  # each option has a probability of its own
-        exhaustive = bool(layers.exhaustive[layers.option_parent[low]])
-        probability, rival_name, difference = np.exp(_set_log_p(logits, exhaustive)[chosen]), NOT, logits[chosen]
-    else:
+    layers, rival_name, difference = fitted.codec.layers, NOT, logits[chosen]
+    probability = np.exp(_group_log_p(fitted, logits, int(layers.option_parent[low]))[chosen])
+    if not layers.multilabel:  # otherwise each option has a probability of its own
         others = np.arange(len(logits)) != chosen
         rival = int(np.flatnonzero(others)[np.argmax(logits[others])])
         pushes_away, rest_away = parts.of(rival)
         pushes, rest = pushes - pushes_away, rest - rest_away
-        share = np.exp(logits - logits.max())
-        probability, difference = share[chosen] / share.sum(), logits[chosen] - logits[rival]
-        rival_name = _option_name(fitted, low + rival)
+        rival_name, difference = _option_name(fitted, low + rival), logits[chosen] - logits[rival]
     reasons, unnamed = named(pushes)
     reasons.sort(key=lambda reason: -abs(reason.push))
     return Step(

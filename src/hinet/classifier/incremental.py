@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 
 from hinet.choices import Decoding
 from hinet.classifier.calibration import MIN_ROWS, HeldOut, calibrate_fitted, held_out_rows, kept_rows
-from hinet.classifier.examples import Examples, UpdateCheck
-from hinet.classifier.fitted import Fitted
-from hinet.classifier.fitting import EncodedRows, engine_settings
-from hinet.classifier.label_reading import codec_in_taxonomy, widen_codec
-from hinet.classifier.labels import LabelCodec
-from hinet.classifier.parameters import seed_of
+from hinet.classifier.fitted import Examples, Fitted, UpdateCheck
+from hinet.classifier.labels import LabelCodec, codec_in_taxonomy, widen_codec
+from hinet.classifier.parameters import engine_settings, seed_of
 from hinet.classifier.row_source import RowsInMemory
+from hinet.classifier.training import EncodedRows
 from hinet.data import Traces
 from hinet.engine import EngineSettings, Search
 from hinet.engine.model.transfer import OutputTransfer
@@ -263,7 +261,7 @@ def _with_kept_rows(new_rows: EncodedRows, fitted: Fitted) -> EncodedRows:
 
 
 def _unlabelled(rows: Any) -> Examples:
-    return Examples(rows, np.zeros(rows.shape[0], np.int64))
+    return Examples.of_nodes(rows, np.zeros(0, np.int64), np.zeros(rows.shape[0], np.int64))
 
 
 def _taught(before: Predictor, moved: Predictor, change: TaxonomyChange, rows: Any) -> Predictor:

@@ -519,15 +519,13 @@ def count_of(X: Any) -> int:
     return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
-def take_rows(values: Any, chosen: NDArray[np.bool_]) -> Any:
-    """Return the chosen rows of any container."""
+def take_rows(values: Any, rows: NDArray[np.integer[Any]]) -> Any:
+    """Return the rows of these numbers, of any container."""
     if hasattr(values, "to_pylist"):  # Arrow
-        return values.filter(pa.array(chosen))
+        return values.take(pa.array(rows))
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
-    if hasattr(values, "shape"):
-        return values[chosen]
-    return [values[row] for row in np.flatnonzero(chosen).tolist()]
+    return values[rows] if hasattr(values, "shape") else [values[row] for row in rows.tolist()]
 
 
 def one_row(x: Any) -> Any:

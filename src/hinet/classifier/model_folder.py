@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal, NotRequired, TypedDict
 
-from hinet.classifier.examples import UpdateCheck
+from hinet.classifier.fitted import UpdateCheck
 from hinet.classifier.predicted_sets import SetRule
 from hinet.data.text import TextSettings
 from hinet.engine.model.fused import Trust
@@ -256,17 +256,12 @@ def parse_manifest(path: Path, data: bytes) -> dict[str, Any]:
         if manifest.get("trust") is not None:
             Trust.restored(manifest["trust"])
         if _SURROGATES.search(data):
-            _check_characters(manifest)
+            json.dumps(manifest, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise damaged(path, "it holds half of a character") from None
     except HiNetError as error:
         raise damaged(path, error) from None
     return dict(manifest)
-
-
-def _check_characters(manifest: Mapping[str, Any]) -> None:
-    try:
-        json.dumps(manifest, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise HiNetError("it holds half of a character") from None
 
 
 def trainings_of(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -381,7 +376,16 @@ def check_target(folder: Path) -> None:
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
     """Return the manifest of a model folder; raise FileError if this version cannot read it."""
-    return parse_manifest(Path(folder) / MANIFEST, _manifest_bytes(Path(folder)))
+    folder, path = Path(folder), Path(folder) / MANIFEST
+    if not path.is_file():
+        remedy = f"it has no {MANIFEST}, so it is not a saved model; name the folder that a model was saved to"
+        if not folder.is_dir():
+            remedy = "it is a file; name the folder" if folder.exists() else "no such folder"
+        raise FileError(folder, f"cannot be loaded: {remedy}")
+    try:
+        return parse_manifest(path, read_bounded(path, MAX_MANIFEST_BYTES))
+    except OSError as error:
+        raise FileError(path, f"the manifest cannot be read ({error}); save the model again") from None
 
 
 @dataclass(frozen=True)
@@ -446,19 +450,6 @@ def _open(folder: Path, name: str, manifest: Mapping[str, Any]) -> IO[bytes]:
         raise
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror or error}") from None
-
-
-def _manifest_bytes(folder: Path) -> bytes:
-    path = folder / MANIFEST
-    if not path.is_file():
-        remedy = f"it has no {MANIFEST}, so it is not a saved model; name the folder that a model was saved to"
-        if not folder.is_dir():
-            remedy = "it is a file; name the folder" if folder.exists() else "no such folder"
-        raise FileError(folder, f"cannot be loaded: {remedy}")
-    try:
-        return read_bounded(path, MAX_MANIFEST_BYTES)
-    except OSError as error:
-        raise FileError(path, f"the manifest cannot be read ({error}); save the model again") from None
 
 
 def _write_file(folder: Path, name: str, write: Callable[[Path], None]) -> dict[str, Any]:

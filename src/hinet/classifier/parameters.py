@@ -18,8 +18,9 @@ from hinet.classifier.predicted_sets import Objective
 from hinet.data.text import TextSettings
 from hinet.encoders.meaning import EncoderVectors, Meaning, TunedInput
 from hinet.encoders.token_vectors import TokenVectors
-from hinet.engine.search.predictor import DECODING, PROBABILITY
+from hinet.engine.search.predictor import DECODING, PROBABILITY, Engine
 from hinet.engine.settings import RULES as ENGINE_RULES
+from hinet.engine.settings import EngineSettings
 from hinet.engine.training.jobs import CHECKPOINT_EVERY
 from hinet.errors import FileError, HiNetError, did_you_mean, format_value
 from hinet.evaluation.risk import Calibration, RiskBound
@@ -164,6 +165,36 @@ def seed_of(random_state: Any) -> int:
     if isinstance(random_state, np.random.RandomState):
         return int(copy.deepcopy(random_state).randint(1 << 31))  # a copy, so that every call returns the same
     return int(random_state)
+
+
+def engine_for(parameters: Mapping[str, Any]) -> Engine:
+    """Return which engine trains: the fused one, unless torch, a feature network or a GPU is given."""
+    parameter = torch_parameter(parameters)
+    if parameter is None:
+        return "fused"
+    if parameters["engine"] == "fused":
+        raise HiNetError(f"the fused engine trains on a CPU and makes its own network; leave {parameter} out")
+    require("torch", parameter)
+    return "torch"
+
+
+def torch_parameter(parameters: Mapping[str, Any]) -> str | None:
+    """Return the parameter that requires torch, as messages name it, or None."""
+    if parameters["network"] is not None:
+        return "`network`"
+    if parameters["device"] not in (None, "cpu"):
+        return f"`device={parameters['device']!r}`"
+    return "`engine='torch'`" if parameters["engine"] == "torch" else None
+
+
+def engine_settings(parameters: Mapping[str, Any]) -> EngineSettings:
+    """Return the engine settings that the parameters of a classifier give."""
+    return EngineSettings(
+        **{name: parameters[name] for name in ENGINE_SETTINGS},
+        deep_epochs=parameters["epochs"],
+        seed=seed_of(parameters["random_state"]),
+        threads=parameters["n_jobs"],
+    )
 
 
 def plain_parameters(estimator: Any) -> dict[str, Any]:

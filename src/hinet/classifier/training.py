@@ -1,60 +1,50 @@
-"""``Training``: rows and parameters to a fitted model, one method per step."""
+"""``Training``: rows and parameters to a fitted model, one method per step, and the use of validation rows."""
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from hinet.choices import Decoding
 from hinet.classifier.calibration import HeldOut, with_learned_trust
-from hinet.classifier.columns import ColumnKinds
-from hinet.classifier.fitted import Fitted, features_of, rows_to_predict
-from hinet.classifier.fitting import (
-    EncodedRows,
-    check_tunable,
-    engine_for,
-    engine_settings,
-    fit_tuned,
-    is_dense,
-    torch_parameter,
-    validation_rows,
-    vector_kind,
-    with_validation_rows,
-)
+from hinet.classifier.columns import ColumnKinds, recognise
+from hinet.classifier.fitted import Examples, Fitted, bytes_to_keep, features_of, rows_to_predict
 from hinet.classifier.inputs import Features, FrameInput, MatrixInput, TextInput, TrainingTexts, fit_text, text_of
 from hinet.classifier.labels import LabelCodec
-from hinet.classifier.parameters import seed_of
+from hinet.classifier.parameters import engine_for, engine_settings, seed_of, torch_parameter
 from hinet.classifier.practice import calibrated_on_titles
 from hinet.classifier.predicted_sets import SetRule, ancestors_given, form_from
-from hinet.classifier.recognition import recognise
-from hinet.classifier.row_source import SIZED_ROWS, LabelledRows, RowSource, RowStream, StreamInfo
-from hinet.classifier.stream_reading import Watch
+from hinet.classifier.row_source import SIZED_ROWS, LabelledRows, RowSource, RowStream, StreamInfo, Watch
 from hinet.classifier.titles import TitleRows, best_titles, choose_titles
 from hinet.data import Traces
-from hinet.data.matrices import MixedRows, unit_rows
+from hinet.data.matrices import MixedRows, is_sparse, unit_rows
 from hinet.data.spill import NAMES, Spill, SpillWriter, block_count, check_disk_space, remove_spill
 from hinet.data.text.features import NamingFeatures, named
 from hinet.data.text.text_input import as_arrow
-from hinet.encoders.meaning import EncoderVectors, is_auto, vector_source
+from hinet.encoders.meaning import EncoderVectors, TunedInput, is_auto, vector_source
 from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine import EngineSettings, Search, ValidationRows, fit
 from hinet.engine.compiling import compile_for_training
 from hinet.engine.search.predictor import Engine, Predictor
-from hinet.engine.settings import RowShape, settings_for
+from hinet.engine.settings import RowShape, VectorKind, settings_for
 from hinet.engine.training.neighbours import TextVectors
 from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError, counted
 from hinet.extras import require
 from hinet.files import read_arrays, write_arrays
 from hinet.memory import GB
+from hinet.metrics import hierarchical_f1, set_report
 from hinet.progress import Progress, SilentProgress
 from hinet.taxonomy import Taxonomy
 
@@ -67,16 +57,13 @@ Value = TypeVar("Value")
 class FeatureCache(Protocol):
     """Keeps results that depend on training rows, so that several trainings share them."""
 
-    def get(self, name: str, rows: Any, decided_by: tuple[Any, ...], make: Callable[[], Value]) -> Value:
+    def __call__(self, name: str, rows: Any, decided_by: tuple[Any, ...], make: Callable[[], Value]) -> Value:
         """Return the result for the same name, rows and deciding values, or make it."""
 
 
-class NoCache:
-    """Keeps nothing."""
-
-    def get(self, name: str, rows: Any, decided_by: tuple[Any, ...], make: Callable[[], Value]) -> Value:
-        """Return a new result."""
-        return make()
+def no_cache(name: str, rows: Any, decided_by: tuple[Any, ...], make: Callable[[], Value]) -> Value:
+    """Return a new result."""
+    return make()
 
 
 @dataclass(frozen=True)
@@ -103,12 +90,8 @@ class PreparedRows:
         return RowShape.of(self.rows)
 
 
-class Trained(NamedTuple):
-    """A trained model, its validation rows, and its metrics on these."""
-
-    fitted: Fitted
-    held_out: HeldOut | None
-    metrics: dict[str, float] | None
+Trained: TypeAlias = tuple[Fitted, HeldOut | None, dict[str, float] | None]
+"""A trained model, its validation rows, and its metrics on these."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +118,7 @@ class Training:
     taxonomy: Taxonomy | None
     source: RowSource
     runner: Runner | None = None
-    cache: FeatureCache = field(default_factory=NoCache)
+    cache: FeatureCache = no_cache
     progress: Progress = field(default_factory=SilentProgress)
 
     def run(self) -> Trained:
@@ -215,7 +198,7 @@ class Training:
         if labelled.kind != "text" or self.parameters["titles"] is not None:
             titles = choose()
         else:
-            titles = self.cache.get("titles", labelled.rows, (self.parameters["text"], self.seed), choose)
+            titles = self.cache("titles", labelled.rows, (self.parameters["text"], self.seed), choose)
         if titles is not None:
             self.progress.message(titles.note)
         return titles
@@ -246,12 +229,14 @@ class Training:
 
         inputs = labelled.rows if titles is None else titles.after(labelled.rows)
         decided_by = (parameters["text"], _identity(vectors), _identity(encoder), several)
-        fitted, rows = self.cache.get("features", inputs, decided_by, fit)
+        fitted, rows = self.cache("features", inputs, decided_by, fit)
         return fitted, rows.tocsr() if self.engine == "torch" else rows
 
     def _vector_source(self, *, has_text: bool = True) -> TokenVectors | EncoderVectors | None:
         """Return the source of text vectors; ``"auto"`` stands for none without text and for torch networks."""
         vectors, encoder = self.parameters["vectors"], self.parameters["encoder"]
+        if vectors is None and encoder is None:
+            return None
         if is_auto(vectors) and (not has_text or self.engine == "torch"):
             vectors = None
         return vector_source(vectors, encoder, self.progress)
@@ -385,19 +370,48 @@ class Training:
     def learn_thresholds(self, fitted: Fitted, held_out: HeldOut | None) -> Trained:
         """Return the model with what validation rows teach it after training, and its metrics on them."""
         if held_out is None:
-            return Trained(fitted, None, None)
+            return fitted, None, None
         fitted, metrics = with_validation_rows(fitted, held_out, self.parameters)
-        return Trained(fitted, held_out, metrics)
+        return fitted, held_out, metrics
 
     def fine_tune(self, labelled: LabelledRows) -> Trained:
         """Train an encoder together with the head."""
         check_tunable(self.parameters, labelled.kind)
         titles = self.choose_titles(labelled)
         rows = labelled.with_titles(titles)
-        fitted = fit_tuned(rows.rows, rows.codec, rows.traces, rows.weights, rows.valid, self.parameters, self.progress)
-        fitted = fitted.trained_on_titles(_count(titles, labelled.titles))
+        fitted = self._fit_encoder(rows).trained_on_titles(_count(titles, labelled.titles))
         held_out = None if rows.valid is None else HeldOut(fitted.rows(rows.valid[0]), rows.valid[1])
         return self.learn_thresholds(fitted, held_out)
+
+    def _fit_encoder(self, labelled: LabelledRows) -> Fitted:
+        """Return a classifier whose encoder is fine-tuned on texts."""
+        from hinet.networks.fine_tuning import TokenExamples, TuningSettings, fine_tune
+        from hinet.networks.predictor import NetworkPredictor
+
+        features, settings = TunedInput.of(self.parameters["encoder"]), engine_settings(self.parameters)
+        codec, traces, encoder = labelled.codec, labelled.traces, features.encoder
+        if settings.dropout is not None:
+            encoder.set_dropout(settings.dropout)
+        epochs = settings.deep_epochs or TuningSettings().epochs
+        tuning = TuningSettings(epochs, patience=settings.patience, seed=settings.seed)
+        rows, valid = encoder.tokens(labelled.rows), labelled.valid
+        held = validation_rows(codec, None if valid is None else HeldOut(encoder.tokens(valid[0]), valid[1]))
+        options = {name: self.parameters[name] for name in ("device", "checkpoint", "checkpoint_every")}
+        network, history = fine_tune(
+            encoder,
+            TokenExamples(rows, traces, labelled.weights),
+            tuning,
+            prior_strength=settings.prior_strength,
+            valid=None if held is None else TokenExamples(held.rows, held.traces),
+            threads=settings.threads,
+            progress=self.progress,
+            **options,
+        )
+        predictor = NetworkPredictor(network.eval(), settings.threads, history)
+        fitted = Fitted(features, codec, predictor, history, EncodedRows(rows.ids, traces).fingerprint())
+        if not self.parameters["keep_examples"]:
+            return fitted
+        return _keeping(fitted, features.count, labelled.rows, traces, settings.seed)
 
     @contextmanager
     def _stream_folder(self) -> Iterator[Path]:
@@ -472,18 +486,17 @@ class Training:
         has_weights |= class_weight is not None or summary.mean_weight is not None
         watch = Watch(self.progress, f"{{:,}} of {summary.row_count:,} rows are on disk")
         for chunk in stream.reader.chunks():
-            rows += len(chunk.labels)
-            numbers = range(chunk.first, chunk.first + len(chunk.labels))
-            kept = [row for row, number in enumerate(numbers) if number not in stream.held_out]
+            rows += len(chunk)
+            kept = [row for row, number in enumerate(chunk.numbers.tolist()) if number not in stream.held_out]
             if kept:
-                inputs, labels, weights = chunk.take(np.array(kept, np.int64))
-                traces = codec.encode(labels)
+                trained = chunk.take(np.array(kept, np.int64))
+                traces, weights = codec.encode(trained.labels), trained.weights
                 if has_weights:
                     weights = np.ones(len(traces)) if weights is None else weights / (summary.mean_weight or 1.0)
                     if class_weight is not None:
                         weights = weights * codec.weights_of(class_weight, traces, stream.class_counts)
-                yield inputs, traces, weights
-            watch.advanced(len(chunk.labels))
+                yield trained.inputs, traces, weights
+            watch.advanced(len(chunk))
         if rows != summary.row_count:
             raise HiNetError(
                 f"the stream had {summary.row_count:,} rows when it was first read, now {rows:,}; do not change it"
@@ -529,3 +542,98 @@ def _with_names(features: TextInput | FrameInput, folder: Path) -> TextInput | F
         return features
     text = replace(text, features=named(text.features, read_arrays(folder / NAMES)[0]))
     return text if isinstance(features, TextInput) else replace(features, text=text)
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """Rows as the engine reads them, with their labels and weights."""
+
+    rows: Any
+    traces: Traces
+    sample_weight: NDArray[np.float64] | None = None
+    texts: Sequence[str] | None = None  # texts of the rows, which the model may remember
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return a summary and a digest that identify the training data."""
+        digest = hashlib.blake2b(digest_size=20)
+        rows = self.rows
+        parts = [rows.dense] if isinstance(rows, MixedRows) else [] if is_sparse(rows) else [rows]
+        csr = rows.sparse if isinstance(rows, MixedRows) else rows
+        parts += [csr.indptr, csr.indices, csr.data] if is_sparse(csr) else []
+        for array in (*parts, self.traces.row_offsets, self.traces.offsets, self.traces.neurons):
+            digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+        labels = len(np.unique(self.traces.end_nodes))
+        return {"rows": len(self.traces), "labels": labels, "blake2b": digest.hexdigest()}
+
+
+def validation_rows(codec: LabelCodec, held_out: HeldOut | None) -> ValidationRows | None:
+    """Return the held-out rows whose labels can be predicted, if there are any; the others cannot compare experts."""
+    if held_out is None:
+        return None
+    predictable = np.flatnonzero(codec.predictable(held_out.truth))
+    if not len(predictable):
+        return None
+    return ValidationRows(held_out.rows[predictable], codec.traces_of(held_out.truth.take(predictable)))
+
+
+def is_dense(features: Features) -> bool:
+    """Return whether all columns are numbers, and none is text."""
+    return features.kind == "dense" or (isinstance(features, FrameInput) and features.text is None)
+
+
+def vector_kind(features: Features) -> VectorKind | None:
+    """Return the source of the vectors of texts, if there are any."""
+    meaning = features.meaning if isinstance(features, TextInput) else None
+    if meaning is None:
+        return None
+    return "static" if isinstance(meaning.source, TokenVectors) else "encoder"
+
+
+def with_validation_rows(
+    fitted: Fitted, held_out: HeldOut, parameters: Mapping[str, Any]
+) -> tuple[Fitted, dict[str, float]]:
+    """Return the classifier with some validation rows kept and the thresholds of sets learned, and its metrics."""
+    if parameters["keep_examples"]:
+        kept = Examples.of_truth(held_out.rows, held_out.truth)
+        fitted = replace(fitted, held_out=None).holding(kept, seed_of(parameters["random_state"]))
+    if fitted.codec.sets is not None:
+        fitted = fitted.with_thresholds(held_out.rows, held_out.truth, parameters)
+    return fitted, validation_metrics(fitted, held_out, parameters["decoding"])
+
+
+def validation_metrics(fitted: Fitted, held_out: HeldOut, decoding: Decoding) -> dict[str, float]:
+    """Return accuracy and hierarchical F1 on validation rows; for sets of labels, also the metrics of sets."""
+    truth, true = held_out.truth, held_out.truth.whole_ids()
+    taxonomy = fitted.codec.taxonomy_with(true)
+    predicted = fitted.predictor.decode(held_out.rows, decoding).nodes
+    pairs = [(ids, taxonomy.ids[node]) for ids, node in zip(true, predicted.tolist(), strict=True) if ids]
+    f1 = hierarchical_f1(*map(list, zip(*pairs, strict=True)), taxonomy=taxonomy) if pairs else 0.0
+    metrics = {"rows": len(truth), "accuracy": float(truth.are_right(predicted).mean()), "hierarchical_f1": f1}
+    if fitted.codec.sets is not None:
+        sets = fitted.label_sets(held_out.rows)
+        names = [taxonomy.ids[node] for node in sets.nodes.tolist()]
+        answers = [names[start:end] for start, end in pairwise(sets.offsets.tolist())]
+        report = set_report(true, answers, taxonomy=taxonomy)
+        metrics |= {
+            "micro_f1": report.set_f1,
+            "hierarchical_set_f1": report.hierarchical_set_f1,
+            "exact_match": report.exact_match,
+        }
+    return metrics
+
+
+def check_tunable(parameters: Mapping[str, Any], kind: str) -> None:
+    """Raise HiNetError if an encoder cannot be fine-tuned with these parameters on such rows."""
+    if kind != "text":
+        raise HiNetError("`encoder` reads texts, and the rows are numbers; leave it out")
+    for name in ("network", "vectors", "text"):
+        if parameters[name] is not None and not is_auto(parameters[name]):
+            raise HiNetError(f"`{name}` and a fine-tuned `encoder` cannot be combined; leave one of them out")
+
+
+def _keeping(fitted: Fitted, width: int, texts: Any, traces: Traces, seed: int) -> Fitted:
+    """Return the classifier with some rows kept as examples; only these are embedded."""
+    unread = Examples.of(np.broadcast_to(np.float32(0), (len(traces), width)), traces)
+    chosen = unread.choice(bytes_to_keep(fitted.predictor.nbytes), seed)
+    rows = fitted.rows(as_arrow(texts).take(pa.array(chosen)))
+    return replace(fitted, examples=replace(unread.take(chosen), rows=rows).rounded())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -18,6 +18,7 @@ from hinet.parameters import THREADS
 Sizes = tuple[int, int]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TextVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Converts texts to CSR rows of weighted n-grams, as :class:`HiNetClassifier` does.
 
@@ -57,28 +58,15 @@ class TextVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     ['apple', 'red']
     """
 
-    def __init__(
-        self,
-        *,
-        word_ngrams: Sizes | None = TextSettings.word_ngrams,
-        char_ngrams: Sizes | Literal["auto"] | None = TextSettings.char_ngrams,
-        char_weight: float = TextSettings.char_weight,
-        min_df: int | Literal["auto"] = TextSettings.min_df,
-        max_features: int | None = TextSettings.max_features,
-        hash_bits: int | None = TextSettings.hash_bits,
-        sublinear: bool = TextSettings.sublinear,
-        keep_names: bool = TextSettings.keep_names,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.word_ngrams = word_ngrams
-        self.char_ngrams = char_ngrams
-        self.char_weight = char_weight
-        self.min_df = min_df
-        self.max_features = max_features
-        self.hash_bits = hash_bits
-        self.sublinear = sublinear
-        self.keep_names = keep_names
-        self.n_jobs = n_jobs
+    word_ngrams: Sizes | None = TextSettings.word_ngrams
+    char_ngrams: Sizes | Literal["auto"] | None = TextSettings.char_ngrams
+    char_weight: float = TextSettings.char_weight
+    min_df: int | Literal["auto"] = TextSettings.min_df
+    max_features: int | None = TextSettings.max_features
+    hash_bits: int | None = TextSettings.hash_bits
+    sublinear: bool = TextSettings.sublinear
+    keep_names: bool = TextSettings.keep_names
+    n_jobs: int | None = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the n-grams of texts: a list, an array, a column, or a frame with one column."""

@@ -159,7 +159,7 @@ def _names_of(loaded: LoadedModel, nodes: Any, offsets: Any) -> list[list[str]]:
 def _combine(loaded: LoadedModel, parts: list[_BlockResult]) -> Evaluation:
     import numpy as np
 
-    from hinet.classifier.prediction_table import concat_traces
+    from hinet.classifier.loaded import concat_traces
     from hinet.evaluation.evaluation import Evaluation
 
     if not parts:

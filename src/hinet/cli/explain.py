@@ -58,7 +58,7 @@ def explain(
 
 
 def _as_dict(explanation: Explanation, style: TextStyle) -> dict[str, Any]:
-    from hinet.classifier.prediction_table import label_text
+    from hinet.classifier.loaded import label_text
 
     steps = [{**vars(step), "reasons": [reason._asdict() for reason in step.reasons]} for step in explanation.steps]
     trace = explanation.trace._asdict() | {"label": label_text(explanation.trace.label, style)}

@@ -89,7 +89,7 @@ def _draw(manifest: dict[str, Any], model: Path, plot: Path) -> None:
 
 def _lines(manifest: dict[str, Any]) -> list[str]:
     """Return the summary of a manifest as lines."""
-    from hinet.classifier.examples import UpdateCheck
+    from hinet.classifier.fitted import UpdateCheck
     from hinet.classifier.model_folder import metrics_text, training_text, trainings_of, updates_text
 
     features = manifest["features"]

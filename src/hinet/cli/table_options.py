@@ -187,7 +187,7 @@ def check_text_column(path: str, options: TableOptions, exclude: Collection[str]
 def _text_columns(block: RowBlock, exclude: Collection[str]) -> tuple[str, ...]:
     import pyarrow as pa
 
-    from hinet.classifier.recognition import recognise
+    from hinet.classifier.columns import recognise
 
     columns = {name: block.values(name) for name in block.names if name not in exclude}
     texts = {

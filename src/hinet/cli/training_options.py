@@ -145,13 +145,13 @@ class ValidationOptions:
 
     def check(self, patience: int | None = None) -> None:
         """Raise HiNetError for an invalid share, and for options that need validation rows if there are none."""
-        from hinet.evaluation.risk import validate_share
+        from hinet.parameters import NONE, SHARE
 
         for name, value in (("--patience", patience), ("--risk", self.risk)):
             if value is not None and not self.valid and self.valid_where is None and self.valid_share is None:
                 raise HiNetError(f"{name} needs validation rows; give --valid, --valid-where or --valid-share")
-        validate_share("risk", self.risk)
-        validate_share("--valid-share", self.valid_share)
+        (SHARE | NONE).validate("risk", self.risk)
+        (SHARE | NONE).validate("--valid-share", self.valid_share)
 
 
 validation_options = shared_options(ValidationOptions, "validation", "Validation")

@@ -199,12 +199,12 @@ class TrainingStream(_Source):
 
     def _validation_rows(self, tables: LabelledTables) -> tuple[Any, list[Any]]:
         """Return validation rows, chosen at random if there are very many."""
-        from hinet.classifier.row_source import MAX_HELD_OUT
-        from hinet.classifier.stream_reading import Chunk, RowSample
+        from hinet.classifier.row_source import MAX_HELD_OUT, Chunk, RowSample
 
         sample, count = RowSample(self.run.seed, MAX_HELD_OUT, MAX_HELD_OUT * 100_000), 0
         for inputs, labels in tables:
-            sample.add(Chunk(count, inputs if isinstance(inputs, pa.Table) else pa.chunked_array([inputs]), labels))
+            numbers = np.arange(count, count + len(labels))
+            sample.add(Chunk(numbers, inputs if isinstance(inputs, pa.Table) else pa.chunked_array([inputs]), labels))
             count += len(labels)
         if not count:
             raise HiNetError("there are no validation rows; check --where and the rejects")

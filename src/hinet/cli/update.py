@@ -260,8 +260,8 @@ def _validate(classifier: HiNetClassifier, valid: LabelledInputs, risk: float | 
     If they are too few to calibrate, the validation rows that the model keeps are used as well.
     """
     from hinet.classifier.calibration import MIN_ROWS, HeldOut
-    from hinet.classifier.examples import Examples
-    from hinet.classifier.fitting import validation_metrics
+    from hinet.classifier.fitted import Examples
+    from hinet.classifier.training import validation_metrics
 
     held_out = HeldOut(classifier.features_of(valid.inputs), classifier.fitted_.codec.truth(valid.labels))
     metrics = validation_metrics(classifier.fitted_, held_out, classifier.decoding)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hinet.choices import SplitBy
 from hinet.classifier.estimator import HiNetClassifier, fit_by, training_of
-from hinet.classifier.fitting import engine_for
+from hinet.classifier.parameters import engine_for
 from hinet.cluster.session import Cluster, connected
 from hinet.engine.training.fit import Trainer
 from hinet.engine.training.jobs import EXCHANGES, Assignment, Checkpoints, Job

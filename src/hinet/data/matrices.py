@@ -14,6 +14,10 @@ from hinet.ragged import gather, offsets_of
 
 MAX_FEATURES = np.iinfo(np.int32).max  # kernels use 32-bit feature numbers
 MIN_WEIGHT = 1e-6  # largest weights below this, or above its inverse, are scaled in any case
+LEVELS = 127  # largest 8-bit integer of a quantised row
+MIN_PEAK = 1e-30  # rows without a larger value become zero
+_LEVEL_BITS = 7  # bits that a scale leaves for the product
+_CHUNK_VALUES = 1 << 17  # values per chunk, which fit a processor's cache
 
 _KERNEL_FLAGS: Final = ("C", "A", "W")  # kernels would be compiled again for other arrays, such as read-only ones
 _REBUILD = "the CSR matrix is damaged; rebuild it"
@@ -321,3 +325,36 @@ def validate_weights(weights: Any, rows: int, *, scaled: bool = True) -> NDArray
         return weights_array
     relative = weights_array / weights_array.max()
     return np.asarray(relative / relative[relative > 0].mean(), np.float64)
+
+
+def quantise_rows(values: NDArray[np.floating[Any]]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Return rows as 8-bit integers, and the scale of each row.
+
+    >>> quantise_rows(np.array([[127, -63.6], [0, 0]], np.float32))[0].tolist()
+    [[127, -64], [0, 0]]
+    """
+    levels = np.empty(values.shape, np.int8)
+    scale = np.ones(len(values), np.float32)
+    step = max(1, _CHUNK_VALUES // max(values.shape[1], 1))
+    for start in range(0, len(values), step):
+        rows = slice(start, start + step)
+        chunk = values[rows].astype(np.float32, copy=False)
+        peak = np.abs(chunk).max(1, initial=0)
+        filled = peak > MIN_PEAK
+        scale[rows][filled] = _rounded_up(peak[filled] / np.float32(LEVELS))
+        levels[rows] = np.rint(chunk / scale[rows, None])
+    return levels, scale
+
+
+def float_rows(values: NDArray[Any], scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return rows in single precision, given their scales."""
+    fractions = values.astype(np.float32)
+    if values.dtype == np.int8:
+        fractions *= scale[:, None]
+    return fractions
+
+
+def _rounded_up(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Round up to the next numbers whose last bits of the fraction are zero."""
+    low = np.uint32((1 << _LEVEL_BITS) - 1)
+    return ((scale.view(np.uint32) + low) & ~low).view(np.float32)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.data.matrices import quantise_rows
 from hinet.data.text.ngram_kernels import SEED, finished, joined
 from hinet.data.text.text_input import as_arrow, in_blocks, normalise
 from hinet.data.text.vocabulary import parallel_map, vocabulary_lookup
@@ -25,7 +26,6 @@ from hinet.extras import require
 from hinet.files import map_arrays, read_bounded
 from hinet.files.schema import ArraySpec, Schema, bytes_of, check_arrays, floats
 from hinet.parameters import resolve_threads
-from hinet.quantised import quantise_rows
 
 MAX_WIDTH = 4_096
 MAX_SCALE = 1e6  # largest scale in a file, so that sums stay finite

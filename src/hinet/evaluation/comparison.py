@@ -7,8 +7,9 @@ import resource
 import statistics
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -154,37 +155,18 @@ def run_model(
 def _run_in_process(threads: int | None, data: ComparisonData, model: str, *others: Any) -> Outcome:
     """Run a model in its own process."""
     context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_run_child, args=(sender, threads, data, model, *others))
-    process.start()
-    sender.close()
-    try:
-        result = receiver.recv()
-    except EOFError:
-        process.join()
-        raise HiNetError(f"training {model} ended early (exit code {process.exitcode}); was memory short?") from None
-    except BaseException:
-        process.terminate()
-        raise
-    finally:
-        process.join()
-    if isinstance(result, Exception):
-        raise result
-    assert isinstance(result, Outcome)
-    return result
+    with ProcessPoolExecutor(1, context, initializer=_set_threads, initargs=(threads,)) as pool:
+        try:
+            return pool.submit(run_model, data, model, *others).result()
+        except BrokenProcessPool:
+            raise HiNetError(f"training {model} ended early; was memory short?") from None
 
 
-def _run_child(sender: Connection, threads: int | None, *arguments: Any) -> None:
+def _set_threads(threads: int | None) -> None:
     import torch
 
     if threads is not None:
         torch.set_num_threads(threads)
-    try:
-        sender.send(run_model(*arguments))
-    except Exception as error:
-        sender.send(error)
-    except KeyboardInterrupt:  # the parent receives it too
-        sys.exit(130)
 
 
 def peak_gb() -> float:

@@ -29,9 +29,7 @@ from hinet.metrics import (
 )
 from hinet.metrics.cases import Cases, Common
 from hinet.metrics.probability import BINS
-from hinet.metrics.ranking import Ranking
-from hinet.metrics.sets import set_pair, set_shares
-from hinet.ragged import offsets_of
+from hinet.metrics.sets import Ranking, set_pair, set_shares
 from hinet.taxonomy import Taxonomy
 
 RISKS = (0.01, 0.05, 0.1)  # shares of wrong answers whose coverage is reported
@@ -216,51 +214,40 @@ def _branches(evaluation: Evaluation) -> list[dict[str, Any]]:
     """Return the nodes with most errors at or below them, each with its first parent; parents come first."""
     taxonomy = evaluation.taxonomy
     true = np.array([taxonomy.position(labels[0]) for labels in evaluation.labels], np.int64)
-    path, offsets = _paths(taxonomy, true)
-    lengths = np.diff(offsets)
-    wrong = np.repeat(~evaluation.right, lengths)
-    rows, errors = np.bincount(path, minlength=len(taxonomy)), np.bincount(path, wrong, len(taxonomy))
+    rows = np.bincount(true, minlength=len(taxonomy))
+    errors = np.bincount(true, ~evaluation.right, len(taxonomy))
+    parents, depth = _first_parents(taxonomy), np.ones(len(taxonomy), np.int64)
+    by_level = [np.flatnonzero((taxonomy.depth == level) & (parents >= 0)) for level in range(2, taxonomy.height + 1)]
+    for nodes in reversed(by_level):  # each node adds its rows to those of its parent
+        np.add.at(rows, parents[nodes], rows[nodes])
+        np.add.at(errors, parents[nodes], errors[nodes])
+    for nodes in by_level:
+        depth[nodes] = depth[parents[nodes]] + 1
+    if taxonomy.root >= 0:
+        errors[taxonomy.root] = 0
     order = np.argsort(-errors, kind="stable")[:MAX_BRANCHES]  # no node has more errors than its parent
     listed = {int(node) for node in order[errors[order] > 0]}
-    parent_of = _first_parents(taxonomy)
-    depths = {node: len(_path(parent_of, node)) for node in listed}
     return [
         {
-            **{key: value for key, value in _node(taxonomy, node).items() if key != "stops"},
-            "parent": taxonomy.ids[parent_of[node]] if parent_of[node] in listed else None,
-            "depth": depths[node],
+            "node": taxonomy.ids[node],
+            "title": taxonomy.titles[node] or taxonomy.ids[node],
+            "parent": taxonomy.ids[parents[node]] if int(parents[node]) in listed else None,
+            "depth": int(depth[node]),
             "rows": int(rows[node]),
             "errors": int(errors[node]),
         }
-        for node in sorted(listed, key=lambda node: (depths[node], -errors[node], node))
+        for node in sorted(listed, key=lambda node: (depth[node], -errors[node], node))
     ]
 
 
-def _first_parents(taxonomy: Taxonomy) -> list[int]:
+def _first_parents(taxonomy: Taxonomy) -> NDArray[np.int64]:
     """Return the first parent of each node, or -1 for top nodes, the root's children."""
     flat, offsets = taxonomy.parent_lists
     has_parent = np.diff(offsets) > 0
     parents = np.full(len(taxonomy), -1, np.int64)
     parents[has_parent] = flat[offsets[:-1][has_parent]]
     parents[parents == taxonomy.root] = -1
-    return parents.tolist()
-
-
-def _path(parent_of: list[int], node: int) -> list[int]:
-    path = [node]
-    while parent_of[path[-1]] >= 0:
-        path.append(parent_of[path[-1]])
-    return path
-
-
-def _paths(taxonomy: Taxonomy, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return each node with its ancestors by first parents, as a ragged array without the root."""
-    parent_of = _first_parents(taxonomy)
-    distinct, inverse = np.unique(nodes, return_inverse=True)
-    paths = [[step for step in _path(parent_of, node) if step != taxonomy.root] for node in distinct.tolist()]
-    chosen = [paths[index] for index in inverse.tolist()]
-    flat = np.array([step for path in chosen for step in path], np.int64)
-    return flat, offsets_of(np.array([len(path) for path in chosen], np.int64))
+    return parents
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,11 +317,8 @@ class SetEvaluation:
     def f1_by_level(self) -> list[float]:
         """The F1 of the predicted nodes at each depth, for sets with all ancestors."""
         truth, predicted = (side.with_ancestors() for side in set_pair(self.truth, self.predicted, self.taxonomy))
-        depths = range(1, self.taxonomy.height + 1)
-        return [
-            set_shares(truth.only(self.taxonomy.depth == d), predicted.only(self.taxonomy.depth == d), "micro").f1
-            for d in depths
-        ]
+        levels = [self.taxonomy.depth == depth for depth in range(1, self.taxonomy.height + 1)]
+        return [set_shares(truth.only(level), predicted.only(level), "micro").f1 for level in levels]
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as a dict."""

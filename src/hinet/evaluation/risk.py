@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.errors import HiNetError
-from hinet.parameters import NONE, SHARE
+from hinet.parameters import SHARE
 
 THRESHOLDS: tuple[float, ...] = tuple(1 - np.round(np.geomspace(0.75, 0.002, 32), 4))  # finer near 1
 CERTAINTY = 0.9
@@ -114,11 +114,6 @@ class AnswerCounts:
         }
 
 
-def validate_share(name: str, share: float | None) -> None:
-    """Raise HiNetError unless a share is None or between 0 and 1."""
-    (SHARE | NONE).validate(name, share)
-
-
 def upper_bound(errors: NDArray[np.int64], answered: NDArray[np.int64], certainty: float) -> NDArray[np.float64]:
     """Return the one-sided upper bound of Clopper and Pearson for the error rate; 1 if nothing is answered."""
     from scipy.special import betaincinv  # slow to import
@@ -155,8 +150,8 @@ def find_threshold(
     HiNetError
         If no threshold has a bound of at most ``risk``.
     """
-    validate_share("risk", risk)
-    validate_share("certainty", certainty)
+    SHARE.validate("risk", risk)
+    SHARE.validate("certainty", certainty)
     bounds = upper_bound(errors, answered, 1 - (1 - certainty) / len(thresholds))
     valid = np.flatnonzero(bounds <= risk)
     if not len(valid):

@@ -33,13 +33,6 @@ if TYPE_CHECKING:
     from hinet.metrics.probability import expected_calibration_error as expected_calibration_error
     from hinet.metrics.probability import level_calibration_error as level_calibration_error
     from hinet.metrics.probability import log_loss as log_loss
-    from hinet.metrics.ranking import PrecisionRecall as PrecisionRecall
-    from hinet.metrics.ranking import au_prc as au_prc
-    from hinet.metrics.ranking import label_propensities as label_propensities
-    from hinet.metrics.ranking import ndcg_at_k as ndcg_at_k
-    from hinet.metrics.ranking import pooled_curve as pooled_curve
-    from hinet.metrics.ranking import precision_at_k as precision_at_k
-    from hinet.metrics.ranking import propensity_scored_precision as propensity_scored_precision
     from hinet.metrics.scoring import SCORES as SCORES
     from hinet.metrics.scoring import SET_SCORES as SET_SCORES
     from hinet.metrics.scoring import LabelReport as LabelReport
@@ -48,7 +41,14 @@ if TYPE_CHECKING:
     from hinet.metrics.scoring import label_report as label_report
     from hinet.metrics.scoring import scorer as scorer
     from hinet.metrics.scoring import set_report as set_report
+    from hinet.metrics.sets import PrecisionRecall as PrecisionRecall
+    from hinet.metrics.sets import au_prc as au_prc
     from hinet.metrics.sets import exact_match as exact_match
+    from hinet.metrics.sets import label_propensities as label_propensities
+    from hinet.metrics.sets import ndcg_at_k as ndcg_at_k
+    from hinet.metrics.sets import pooled_curve as pooled_curve
+    from hinet.metrics.sets import precision_at_k as precision_at_k
+    from hinet.metrics.sets import propensity_scored_precision as propensity_scored_precision
     from hinet.metrics.sets import set_f1 as set_f1
     from hinet.metrics.sets import set_precision as set_precision
     from hinet.metrics.sets import set_recall as set_recall
@@ -60,9 +60,8 @@ else:
             "hierarchical_recall label_f1 lca_f1 lca_precision lca_recall level_accuracy top_k_accuracy tree_distance",
             "probability": "CoverageRisk brier_score confidence coverage_risk expected_calibration_error "
             "level_calibration_error log_loss",
-            "ranking": "PrecisionRecall au_prc label_propensities ndcg_at_k pooled_curve precision_at_k "
-            "propensity_scored_precision",
             "scoring": "LabelReport SCORES SET_SCORES Scorer SetReport label_report scorer set_report",
-            "sets": "exact_match set_f1 set_precision set_recall",
+            "sets": "PrecisionRecall au_prc exact_match label_propensities ndcg_at_k pooled_curve precision_at_k "
+            "propensity_scored_precision set_f1 set_precision set_recall",
         },
     )

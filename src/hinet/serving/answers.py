@@ -17,9 +17,8 @@ from hinet.classifier.answers import STOPS, PredictionOptions, select_answers
 from hinet.classifier.explanation import Step, explain_row
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import FrameInput, first_text, text_of, text_part
-from hinet.classifier.loaded import LoadedModel
+from hinet.classifier.loaded import LoadedModel, label_text
 from hinet.classifier.predicted_sets import Answers
-from hinet.classifier.prediction_table import label_text
 from hinet.classifier.remembered import Neighbour
 from hinet.data import Traces
 from hinet.data.tables import RowBlock

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.compiled import inlined
+from hinet.data.matrices import float_rows, quantise_rows
 from hinet.engine.model.experts.record import (
     Arrays,
     ExpertRecord,
@@ -27,7 +28,6 @@ from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.model.transfer import NEW_OPTION_BIAS, Transfer
 from hinet.errors import HiNetError
 from hinet.files.schema import Schema, bytes_of, floats
-from hinet.quantised import float_rows, quantise_rows
 
 Rows = NDArray[Any]  # single precision, or 8 bits with a scale per row
 F4 = np.float32
