@@ -12,11 +12,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hinet.evaluation.comparison import peak_gb
+from hinet.metrics import expected_calibration_error
 
 RESULTS = Path(__file__).parent / "results"
 LONGEST = 4 * 3600.0  # maximum seconds per process
 DATA = Path(os.environ.get("HINET_DATA", "data"))  # folder with the data sets
+
+DRAWS = 200  # random outcomes of perfect probabilities
 
 Case = Callable[[], dict[str, Any]]
 
@@ -82,6 +88,13 @@ def save(name: str, results: Mapping[str, Any]) -> None:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({**header, "results": results}, indent=2, ensure_ascii=False) + "\n")
     print(f"saved {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+
+
+def errors_by_chance(confidence: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the calibration errors that these probabilities would show on as many rows if they were perfect."""
+    random = np.random.default_rng(0)
+    outcomes = (random.random(len(confidence)) < confidence for _ in range(DRAWS))
+    return np.array([expected_calibration_error(confidence, right) for right in outcomes])
 
 
 def commit() -> str:

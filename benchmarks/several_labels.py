@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
-from measure import DATA, Case, Stopwatch, run_cases
+from measure import DATA, Case, Stopwatch, errors_by_chance, run_cases
 
 from hinet import HiNetClassifier, Layers, Taxonomy, Traces
+from hinet.classifier.calibration import first_answers, kept_rows
 from hinet.data import load_arff
 from hinet.engine import EngineSettings, fit
 from hinet.metrics import au_prc, expected_calibration_error, ndcg_at_k, precision_at_k, set_f1
@@ -92,33 +93,44 @@ def wordnet() -> dict[str, Any]:
 def calibration(name: str) -> dict[str, Any]:
     """Return the calibration error of first answers to test rows, and the share answered with at most 5% wrong.
 
-    The model is calibrated on held-out training rows; ``held_out_error`` is theirs, by cross-validation. A model for
-    one label per row, which shares a row among its labels, is measured on the same rows.
+    The model is calibrated on held-out training rows; ``held_out_error`` is theirs, by cross-validation. Where the
+    ``accuracy`` of test rows is far from ``held_out_accuracy``, test rows are of another kind, and held-out rows cannot
+    calibrate for them. ``perfect`` is the error that perfectly calibrated probabilities would show by chance. A model
+    for one label per row, which shares a row among its labels, is measured on the same rows.
     """
     taxonomy, (rows, labels), (test_rows, test_labels), options = _set_data(name)
     measured: dict[str, Any] = {"rows": len(test_labels)}
     for multilabel, prefix in ((True, ""), (False, "single_label_")):
         classifier = HiNetClassifier(taxonomy, validation_fraction=0.15, multilabel=multilabel, **options)
         classifier.fit(rows, labels)
+        figures: dict[str, float] = {}
         if multilabel:
-            measured["error_before"] = round(_first_answers(classifier, test_rows, test_labels)[0], 4)
-        held_out = classifier.calibrate().error_after
-        error, coverage = _first_answers(classifier, test_rows, test_labels)
-        figures = {"held_out_error": held_out, "error": error, "coverage": coverage}
+            figures["error_before"] = _answer_figures(classifier, test_rows, test_labels)["error"]
+        calibrated = classifier.calibrate()
+        figures |= {"held_out_rows": calibrated.rows, "held_out_error": calibrated.error_after}
+        held = kept_rows(classifier.fitted_)
+        if held is not None:
+            figures["held_out_accuracy"] = float(first_answers(classifier.fitted_, held.rows, held.truth)[1].mean())
+        figures |= _answer_figures(classifier, test_rows, test_labels)
         measured |= {f"{prefix}{name}": round(value, 4) for name, value in figures.items()}
     return measured
 
 
-def _first_answers(classifier: HiNetClassifier, rows: Any, labels: Sequence[Collection[str]]) -> tuple[float, float]:
-    """Return the calibration error of the most probable labels, and the share answered with at most 5% wrong."""
+def _answer_figures(classifier: HiNetClassifier, rows: Any, labels: Sequence[Collection[str]]) -> dict[str, float]:
+    """Return figures of the most probable labels; ``coverage`` is the share answered with at most 5% wrong."""
     answers = [row[0] for row in classifier.predict_labels(rows)]
     confidence = np.minimum([answer.probability for answer in answers], 1)
     right = np.array([answer.label in truth for answer, truth in zip(answers, labels, strict=True)])
     order = np.argsort(-confidence, kind="stable")
     wrong_share = np.cumsum(~right[order]) / np.arange(1, len(right) + 1)
     allowed = np.flatnonzero(wrong_share <= MAX_WRONG)
-    coverage = (allowed[-1] + 1) / len(right) if len(allowed) else 0.0
-    return expected_calibration_error(confidence, right), float(coverage)
+    return {
+        "confidence": float(confidence.mean()),
+        "accuracy": float(right.mean()),
+        "error": expected_calibration_error(confidence, right),
+        "perfect": float(errors_by_chance(confidence).mean()),
+        "coverage": (int(allowed[-1]) + 1) / len(right) if len(allowed) else 0.0,
+    }
 
 
 def _set_data(name: str) -> tuple[Taxonomy, tuple[Any, Any], tuple[Any, Any], dict[str, Any]]:

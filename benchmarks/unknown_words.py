@@ -5,9 +5,11 @@
 A classifier trains with validation rows and is calibrated on them, as in ``hinet demo``. It is measured on the phrases
 of ``benchmarks/phrases``, which nothing is fitted to, and on test rows: ``before`` it learned to trust texts with
 unknown words less (:mod:`hinet.engine.model.fused`), calibrated with temperature and scale only, and ``after``.
-``calibration_error`` is that of the top level. ``perfect`` is the error that perfectly calibrated probabilities of the
-same size would show on the same number of rows; with few rows, it is above 0 by chance. ``answered`` and ``wrong``
-refer to ``min_confidence=0.9``; a label and its ancestors are right. Every case runs alone in a fresh process. Results:
+``calibration_error`` is that of the top level. ``perfect`` is the mean error that perfectly calibrated probabilities of
+the same size would show on the same number of rows; with few rows, it is above 0 by chance. ``excess`` is what the
+error has above it, and ``by_chance`` the share of draws of perfect probabilities with at least this error. ``answered``
+and ``wrong`` refer to ``min_confidence=0.9``; a label and its ancestors are right. ``titles`` are models without
+vectors, ``box`` those with the vectors of the extra ``meaning``. Every case runs alone in a fresh process. Results:
 ``benchmarks/results/unknown_words.json``.
 """
 
@@ -24,7 +26,7 @@ import numpy as np
 from classifier import parts
 from engine import SEEDS, TEXTS
 from meaning import distilled, means, read_phrases, vector_options
-from measure import Case, run_cases
+from measure import Case, errors_by_chance, run_cases
 
 from hinet import HiNetClassifier, Taxonomy
 from hinet.classifier.calibration import calibrate_fitted
@@ -34,7 +36,6 @@ from hinet.evaluation.risk import CERTAINTY
 from hinet.metrics import expected_calibration_error
 
 MIN_CONFIDENCE = 0.9
-DRAWS = 200  # random outcomes for the error of perfect probabilities
 
 
 def ancestors(taxonomy: Taxonomy, labels: Sequence[str]) -> set[str]:
@@ -54,13 +55,14 @@ def evaluate(classifier: HiNetClassifier, texts: list[str], codes: Sequence[Sequ
     answers = classifier.predict(texts, min_confidence=MIN_CONFIDENCE)
     given = np.array([answer is not None for answer in answers])
     wrong = [answer not in nodes for answer, nodes in zip(answers, right_nodes, strict=True) if answer is not None]
-    random = np.random.default_rng(0)
-    perfect = [expected_calibration_error(confidence, random.random(len(texts)) < confidence) for _ in range(DRAWS)]
+    error, perfect = expected_calibration_error(confidence, right), errors_by_chance(confidence)
     return {
         "confidence": float(confidence.mean()),
         "accuracy": float(right.mean()),
-        "calibration_error": expected_calibration_error(confidence, right),
-        "perfect": float(np.mean(perfect)),
+        "calibration_error": error,
+        "perfect": float(perfect.mean()),
+        "excess": error - float(perfect.mean()),
+        "by_chance": float((perfect >= error).mean()),
         "label_accuracy": float(labels_right.mean()),
         "label_calibration_error": expected_calibration_error(label_confidence, labels_right),
         "answered": int(given.sum()),
@@ -88,7 +90,7 @@ def phrases_and_rows(name: str, kind: str) -> dict[str, Any]:
     trust = []
     with tempfile.TemporaryDirectory() as folder:
         vectors = distilled(train[0], Path(folder, "vectors")) if kind == "static" else Path(folder)
-        options = vector_options(kind, vectors)
+        options = {"vectors": "wordllama"} if kind == "box" else vector_options(kind, vectors)
         for seed in SEEDS:
             classifier = HiNetClassifier(texts.taxonomy, random_state=seed, **options).fit(*train, valid=held)
             untrusting = calibrated_without_trust(classifier, *held)
@@ -108,7 +110,7 @@ def phrases_and_rows(name: str, kind: str) -> dict[str, Any]:
 
 CASES: dict[str, Case] = {
     f"{name}, {kind}": partial(phrases_and_rows, name, kind)
-    for kind in ("titles", "static")
+    for kind in ("titles", "box", "static")
     for name in ("icd", "naics")
 }
 

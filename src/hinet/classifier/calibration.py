@@ -248,7 +248,7 @@ def calibrate_fitted(
     elif len(first.truth) >= MIN_ROWS:
         choice, bounds = _choose_scale(fitted, first), second
     else:
-        error = calibration_error([_answers(fitted, rows, truth)])
+        error = calibration_error([first_answers(fitted, rows, truth)])
         choice, bounds = ScaleChoice(_present_scale(fitted), error, error, False), held
     scale = choice.scale
     scaled = scale.of(fitted)
@@ -275,8 +275,8 @@ def _choose_scale(fitted: Fitted, held: HeldOut) -> ScaleChoice:
     """Return the scale for held-out rows, or the present one if scales of one half do not improve the other half."""
     halves = held.halves()
     scales = [scale_for(fitted, half) for half in reversed(halves)]
-    before = [_answers(fitted, half.rows, half.truth) for half in halves]
-    after = [_answers(scale.of(fitted), half.rows, half.truth) for scale, half in zip(scales, halves, strict=True)]
+    before = [first_answers(fitted, half.rows, half.truth) for half in halves]
+    after = [first_answers(scale.of(fitted), half.rows, half.truth) for scale, half in zip(scales, halves, strict=True)]
     errors = calibration_error(before), calibration_error(after)
     if _loss_of_answers(after) < _loss_of_answers(before) and errors[1] <= errors[0]:
         return ScaleChoice(scale_for(fitted, held), *errors, True)
@@ -413,7 +413,7 @@ def _answered(fitted: Fitted, rows: Any) -> FoundNodes:
     return fitted.predictor.decode(rows, "map" if fitted.codec.taxonomy.is_tree else "label")
 
 
-def _answers(fitted: Fitted, rows: Any, truth: Truth) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def first_answers(fitted: Fitted, rows: Any, truth: Truth) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the probabilities of the predicted labels, and whether they are correct."""
     answers = _answered(fitted, rows)
     return np.minimum(answers.probability, 1), truth.are_right(answers.nodes)
