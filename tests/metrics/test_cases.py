@@ -10,7 +10,6 @@ from hypothesis import given
 
 from hinet import LabelError, Layers, Taxonomy, Traces
 from hinet.metrics import accuracy, hierarchical_f1, label_report
-from hinet.metrics.cases import Cases
 from tests.metrics.oracle import Rows, judged
 
 TREE = Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "7")])
@@ -25,18 +24,6 @@ def test_traces_and_ids_are_judged_alike(rows: Rows) -> None:
     assert label_report(encoded, guesses) == report
     assert label_report(truth, guesses) == report
     assert label_report([set(true) for true in truth], np.array(predicted, object), taxonomy=taxonomy) == report
-
-
-@given(judged())
-def test_cases_stand_for_all_rows(rows: Rows) -> None:
-    taxonomy, truth, predicted = rows
-    cases = Cases.of(truth * 3, predicted * 3, taxonomy)
-    wanted = {(frozenset(true), guess) for true, guess in zip(truth, predicted, strict=True)}
-    assert len(cases) == len(wanted)
-    assert cases.counts.sum() == 3 * len(truth)
-    names = np.array(taxonomy.ids, object)
-    labels = [frozenset(names[cases.true_nodes[s:e]]) for s, e in zip(cases.offsets, cases.offsets[1:], strict=False)]
-    assert set(zip(labels, names[cases.predicted], strict=True)) == wanted
 
 
 @given(judged())

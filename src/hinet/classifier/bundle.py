@@ -256,11 +256,8 @@ def naming_file(path: Path) -> Iterator[None]:
 def _restored_predictor(
     files: ModelFiles, layers: Layers, arrays: Mapping[str, NDArray[Any]], network: Any
 ) -> Predictor:
-    kind, metadata, trust = (
-        predictor_class(files.manifest["engine"]),
-        files.manifest["model"],
-        files.manifest.get("trust"),
-    )
+    manifest = files.manifest
+    kind, metadata, trust = predictor_class(manifest["engine"]), manifest["model"], manifest.get("trust")
     with naming_file(files.folder / MANIFEST):
         kind.check_described(metadata)
     kind.require_network(metadata, network)

@@ -6,10 +6,10 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise
 from statistics import NormalDist
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +35,7 @@ CATEGORIES_LENGTH = 0.7  # length of all categories of a row
 MAX_LENGTH = 100.0  # maximum length in a saved model
 CONSTANT = 1e-12  # deviations below this share of the mean are rounding errors
 
-_LENGTHS: Schema = {"columns.lengths": floats(2, low=0, high=MAX_LENGTH)}
+LENGTHS: Schema = {"columns.lengths": floats(2, low=0, high=MAX_LENGTH)}
 _NUMBERS: Schema = {
     "columns.number_mean": floats("numbers", low=-FINITE, high=FINITE),
     "columns.number_scale": floats("numbers", low=0, high=FINITE),
@@ -50,8 +50,7 @@ _VECTORS: Schema = {
 Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Lengths:
+class Lengths(NamedTuple):
     """Lengths of numbers and categories as features; with more columns each is shorter, so that text still counts."""
 
     number: float
@@ -63,15 +62,11 @@ class Lengths:
         numbers, categories = np.sqrt(max(len(kinds.number), 1)), np.sqrt(max(len(kinds.category), 1))
         return cls(min(NUMBER_LENGTH, float(NUMBERS_LENGTH / numbers)), float(CATEGORIES_LENGTH / categories))
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays to save."""
-        return {"columns.lengths": np.array([self.number, self.category], np.float64)}
-
     @classmethod
     def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> Lengths:
         """Return the object of saved arrays; raise HiNetError if they are invalid."""
-        check_arrays(arrays, _LENGTHS, {})
-        return cls(*(float(length) for length in arrays["columns.lengths"]))
+        check_arrays(arrays, LENGTHS, {})
+        return cls(*arrays["columns.lengths"].tolist())
 
 
 @dataclass(frozen=True)
@@ -113,10 +108,7 @@ def texts_of(table: pa.Table, kinds: ColumnKinds) -> pa.ChunkedArray:
         if not (is_text(column.type) or pa.types.is_null(column.type)):
             raise _other_type(name, column, "text", "give the column as text")
         columns.append(pc.fill_null(column.cast(pa.large_string()), ""))
-    while len(columns) > 1:  # pairs copy each text once per round, not once per column
-        pairs = [_join(*columns[start : start + 2]) for start in range(0, len(columns) - 1, 2)]
-        columns = pairs + columns[2 * len(pairs) :]
-    (joined,) = columns
+    joined = reduce(_join, columns)
     return joined if isinstance(joined, pa.ChunkedArray) else pa.chunked_array([joined], pa.large_string())
 
 
@@ -326,6 +318,8 @@ def _unit(vectors: Floats) -> Floats:
 
 def _vectors_of(table: pa.Table, name: str, kinds: ColumnKinds, width: int | None) -> Floats:
     """Return a column of lists of numbers, zeros if missing, (n, width); without ``width``, that of the first list."""
+    import pyarrow.compute as pc
+
     column = column_of(table, name, kinds.names)
     if pa.types.is_null(column.type) and width is not None:
         return np.zeros((len(column), width), np.float32)
@@ -333,12 +327,10 @@ def _vectors_of(table: pa.Table, name: str, kinds: ColumnKinds, width: int | Non
         is_number(column.type.value_type) or (pa.types.is_null(column.type.value_type))
     ):
         raise _other_type(name, column, "a list of numbers", "give the column as lists of numbers of one length")
-    kind = pa.large_list(pa.float64())
-    chunks = [chunk.cast(kind) for chunk in column.chunks]
-    valid = np.concatenate([np.zeros(0, np.bool_), *(_valid(chunk) for chunk in chunks)])
-    lengths = np.concatenate([np.zeros(0, np.int64), *(_lengths(chunk) for chunk in chunks)])
-    flat = np.concatenate([np.zeros(0), *(chunk.flatten().to_numpy(zero_copy_only=False) for chunk in chunks)])
-    found = np.flatnonzero(valid)
+    lists = column.cast(pa.large_list(pa.float64()))
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    flat = pc.list_flatten(lists).to_numpy()
+    found = np.flatnonzero(lists.is_valid().to_numpy())
     expected = width or (int(lengths[found[0]]) if len(found) else 0)
     if not 0 < expected <= MAX_WIDTH:
         what = f"lists of {expected:,} numbers" if len(found) else "no value"
@@ -357,18 +349,9 @@ def _vectors_of(table: pa.Table, name: str, kinds: ColumnKinds, width: int | Non
             f"row {row}: column {quoted(name)} has {flat[bad[0]]} among its numbers, expected finite ones; replace the "
             "vector, or leave the cell empty"
         )
-    vectors = np.zeros((len(valid), expected), np.float32)
+    vectors = np.zeros((len(column), expected), np.float32)
     vectors[found] = flat.reshape(-1, expected)
     return vectors
-
-
-def _valid(array: pa.Array) -> NDArray[np.bool_]:
-    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
-
-
-def _lengths(array: pa.Array) -> NDArray[np.int64]:
-    lengths = np.diff(array.offsets.to_numpy(zero_copy_only=False)).astype(np.int64)
-    return np.where(_valid(array), lengths, 0)
 
 
 def vector_arrays(columns: Sequence[VectorColumn]) -> dict[str, NDArray[Any]]:

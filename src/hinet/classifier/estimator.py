@@ -504,14 +504,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _set_updated(self, after: Fitted, renamed: Mapping[str, str] | None = None) -> Self:
         """Set the fitted attributes after an update, and warn if it made something worse."""
-        calibration = getattr(self, "calibration_", None)
-        updated = finish_update(self.fitted_, after, calibration, vars(self), renamed)
-        self._set_fitted(updated.fitted)
-        if updated.calibration is not None:
-            self._set_calibration(updated.calibration)
-        if updated.check is not None:
-            self.update_check_ = updated.check
-        for message in updated.warnings:
+        before = getattr(self, "calibration_", None)
+        fitted, calibration, check, messages = finish_update(self.fitted_, after, before, vars(self), renamed)
+        self._set_fitted(fitted)
+        if calibration is not None:
+            self._set_calibration(calibration)
+        if check is not None:
+            self.update_check_ = check
+        for message in messages:
             warnings.warn(message, UserWarning, stacklevel=4)
         return self
 
@@ -564,10 +564,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._fit_first_rows(new, None if y is None else X, y, renamed=renamed)
             self.taxonomy, self.taxonomy_change_ = new, change
             return self
-        fitted, calibration = (
-            transfer_to_taxonomy(self.fitted_, new, renamed, rows),
-            getattr(self, "calibration_", None),
-        )
+        fitted = transfer_to_taxonomy(self.fitted_, new, renamed, rows)
+        calibration = getattr(self, "calibration_", None)
         if y is None:
             self._set_updated(fitted, renamed)
         else:
@@ -619,7 +617,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = self._rows_to_predict(X)
         check_thresholds(self.fitted_.codec, min_confidence, min_probability)
         if min_confidence == "calibrated":
-            min_confidence = self._threshold()
+            if not hasattr(self, "min_confidence_"):
+                raise HiNetError(
+                    "this model has no calibrated threshold; call calibrate(X, y, risk=...) first, or give a number"
+                )
+            min_confidence = float(self.min_confidence_)
         decoding = self.decoding if min_confidence is None else "map"
         options = PredictionOptions(None, min_confidence, decoding, min_probability=min_probability)
         return answer_rows(self.fitted_, rows, options)
@@ -778,13 +780,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._clear("min_confidence_")
         if calibration.promise is not None:
             self.min_confidence_ = calibration.promise.threshold
-
-    def _threshold(self) -> float:
-        if not hasattr(self, "min_confidence_"):
-            raise HiNetError(
-                "this model has no calibrated threshold; call calibrate(X, y, risk=...) first, or give a number"
-            )
-        return float(self.min_confidence_)
 
     def explain(self, x: Any, label: Any = None, *, most: int = 10) -> Explanation:
         """Explain the best trace of a row, or that of ``label``.

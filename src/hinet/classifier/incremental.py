@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,25 +118,17 @@ def encode_more(
     return moved, EncodedRows(rows, labelled.traces, labelled.weights, texts), held_out
 
 
-class Updated(NamedTuple):
-    """An updated classifier, its calibration, the check of kept rows, and warnings."""
-
-    fitted: Fitted
-    calibration: Calibration | None
-    check: UpdateCheck | None
-    warnings: list[str]
-
-
 def finish_update(
     before: Fitted,
     after: Fitted,
     calibration: Calibration | None,
     parameters: Mapping[str, Any],
     renamed: Mapping[str, str] | None = None,
-) -> Updated:
+) -> tuple[Fitted, Calibration | None, UpdateCheck | None, list[str]]:
     """Learn thresholds and calibrate again on validation rows that the model keeps, and check kept rows.
 
-    ``calibration`` is that of the classifier before the update; its risk stays.
+    ``calibration`` is that of the classifier before the update; its risk stays. Return the classifier, its new
+    calibration, the check, and warnings.
     """
     held, again, warnings = kept_rows(after), None, []
     if held is not None and len(held.truth):
@@ -153,7 +145,7 @@ def finish_update(
     check = check_update(before, after, parameters["decoding"], renamed)
     if check is not None and check.has_lost:
         warnings.append(check.warning)
-    return Updated(after, again, check, warnings)
+    return after, again, check, warnings
 
 
 def calibrated(

@@ -301,7 +301,7 @@ class FrameInput:
         """Return the arrays to save."""
         text = {} if self.text is None else self.text.to_arrays()
         numbers = self.numbers.to_arrays() | self.ranks.to_arrays()
-        return text | numbers | vector_arrays(self.vectors) | self.lengths.to_arrays()
+        return text | numbers | vector_arrays(self.vectors) | {"columns.lengths": np.array(self.lengths, np.float64)}
 
     def describe(self) -> dict[str, Any]:
         """Return the other values to save, as JSON."""
@@ -446,16 +446,17 @@ def _is_text(X: Any) -> bool:
     return isinstance(first, (str, bytes))
 
 
+@dataclass(frozen=True, eq=False)
 class TrainingTexts:
     """Training texts whose n-grams are hashed only once, even if features are fitted several times."""
 
-    def __init__(self, texts: Any, settings: TextSettings | None, threads: int | None) -> None:
-        self.texts, self.threads = texts, threads
-        self._settings = settings
+    texts: Any
+    settings: TextSettings | None
+    threads: int | None
 
     @cached_property
     def _hashed(self) -> HashedTexts:
-        return HashedTexts.of(self.texts, self._settings, self.threads)
+        return HashedTexts.of(self.texts, self.settings, self.threads)
 
     @cached_property
     def ngrams(self) -> tuple[TextFeatures, Any]:

@@ -126,11 +126,6 @@ class Answers(NamedTuple):
         return Answers(self.nodes[kept], offsets_of(counts), self.probability[kept])
 
 
-def form_of(traces: Traces) -> SetForm:
-    """Return whether the labels of rows include all their ancestors, none of them, or some."""
-    return form_from(*ancestors_given(traces))
-
-
 def form_from(some: bool, whole: bool) -> SetForm:
     """Return the form of sets, given whether they include some and whether they include all ancestors of labels."""
     if not some:

@@ -39,7 +39,7 @@ from hinet.classifier.labels import (
     rows_of,
 )
 from hinet.classifier.parameters import engine_settings, seed_of, torch_parameter
-from hinet.classifier.predicted_sets import form_of
+from hinet.classifier.predicted_sets import ancestors_given, form_from
 from hinet.classifier.titles import TitleRows
 from hinet.data import Traces
 from hinet.data.datasets import holdout_mask
@@ -420,7 +420,7 @@ class RowsInMemory:
             if several:
                 codec = codec_of_sets(codec, "any")
                 traces = codec.encode(labels)
-                return replace(codec, sets=form_of(traces)), traces
+                return replace(codec, sets=form_from(*ancestors_given(traces))), traces
             return codec, codec.encode(labels) if traces is None else traces
 
         codec, traces = read(y)

@@ -130,7 +130,7 @@ class Evaluation:
         agreed = np.concatenate([common.greatest_depth() for common in Common.of_all(cases)])
         tops = _top_of(self.taxonomy, cases.true_nodes[cases.offsets[:-1]])
         counts = np.zeros((len(self.taxonomy), self.taxonomy.height + 1), np.int64)
-        np.add.at(counts, (tops, agreed), cases.counts)
+        np.add.at(counts, (tops, agreed), 1)
         order = np.argsort(-counts.sum(1), kind="stable")
         return [
             TopErrors(self.taxonomy.titles[top] or self.taxonomy.ids[top], tuple(counts[top].tolist()))

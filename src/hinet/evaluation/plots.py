@@ -34,13 +34,13 @@ def plot_comparison(outcomes: Sequence[Outcome], title: str, path: str | Path) -
         positions, models, rotation=20 if len(models) > 3 else 0, ha="right" if len(models) > 3 else "center"
     )
     bars.set(ylabel="%", ylim=(0, 108))
-    bars.legend(loc="upper left", fontsize=8, ncols=2)
+    bars.legend(loc="upper left", ncols=2)
     for model in models:
         levels = np.mean([o.level_accuracy for o in outcomes if o.model == model], axis=0)
         lines.plot(np.arange(1, len(levels) + 1), 100 * levels, marker="o", label=model)
     lines.set(xlabel="level", ylabel="accuracy at the level, %", ylim=(0, 100))
     lines.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
-    lines.legend(fontsize=8)
+    lines.legend()
     _save(figure, title, path)
 
 
@@ -61,7 +61,7 @@ def plot_history(history: Sequence[EpochRecord], path: str | Path, title: str = 
         axes.set(xlabel="epoch", ylabel=name)
         axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
         if axes.lines:
-            axes.legend(fontsize=8)
+            axes.legend()
     _save(figure, title, path)
 
 
@@ -94,7 +94,7 @@ def plot_search(
     axes.axhspan(gain - error, gain + error, color="tab:green", alpha=0.15)
     axes.axhline(gain, color="tab:green", linewidth=1, label=f"chosen: {name}")
     axes.set(xlabel="seconds of the search", ylabel="gain over the defaults on the same rows, points")
-    axes.legend(fontsize=8)
+    axes.legend()
     _save(figure, title, path)
 
 
@@ -133,9 +133,8 @@ def _draw_label_counts(axes: Any, evaluation: SetEvaluation) -> None:
     size = int(max(numbers.max() for numbers in counts.values())) + 1
     for number, (name, numbers) in enumerate(counts.items()):
         axes.bar(np.arange(size) + 0.4 * number - 0.2, np.bincount(numbers, minlength=size), 0.38, label=name)
-    axes.set(xlabel="labels of a row", ylabel="rows")
-    axes.legend(fontsize=8)
-    axes.set_title("labels per row", fontsize=10)
+    axes.set(xlabel="labels of a row", ylabel="rows", title="labels per row")
+    axes.legend()
 
 
 def _draw_ranks(axes: Any, evaluation: SetEvaluation) -> None:
@@ -146,18 +145,16 @@ def _draw_ranks(axes: Any, evaluation: SetEvaluation) -> None:
         container = axes.bar(np.arange(len(RANKS)) + 0.4 * number - 0.2, shares, 0.38, label=name)
         axes.bar_label(container, fmt="%.1f", fontsize=8, padding=2)
     axes.set_xticks(range(len(RANKS)), [str(k) for k in RANKS])
-    axes.set(xlabel="k", ylabel="%", ylim=(0, 108))
-    axes.legend(fontsize=8)
-    axes.set_title("the first k labels", fontsize=10)
+    axes.set(xlabel="k", ylabel="%", ylim=(0, 108), title="the first k labels")
+    axes.legend()
 
 
 def _draw_curve(axes: Any, evaluation: SetEvaluation) -> None:
     curve = evaluation.curve
     assert curve is not None
     axes.plot(100 * curve.recall, 100 * curve.precision, label=f"AU(PRC) {curve.area:.3f}")
-    axes.set(xlabel="recall, %", ylabel="precision, %", xlim=(0, 100), ylim=(0, 100))
-    axes.legend(fontsize=8)
-    axes.set_title("all nodes pooled", fontsize=10)
+    axes.set(xlabel="recall, %", ylabel="precision, %", xlim=(0, 100), ylim=(0, 100), title="all nodes pooled")
+    axes.legend()
 
 
 def _draw_shares(axes: Any, by_level: Sequence[float], name: str, title: str) -> None:
@@ -166,8 +163,7 @@ def _draw_shares(axes: Any, by_level: Sequence[float], name: str, title: str) ->
     container = axes.bar(range(1, len(shares) + 1), shares, 0.6)
     axes.bar_label(container, fmt="%.1f", fontsize=8, padding=2)
     axes.set_xticks(range(1, len(shares) + 1))
-    axes.set(xlabel="level", ylabel=name, ylim=(0, 108))
-    axes.set_title(title, fontsize=10)
+    axes.set(xlabel="level", ylabel=name, ylim=(0, 108), title=title)
 
 
 def _draw_reliability(axes: Any, evaluation: Evaluation) -> None:
@@ -178,9 +174,8 @@ def _draw_reliability(axes: Any, evaluation: Evaluation) -> None:
     axes.plot([0, 1], [0, 1], color="0.5", linestyle="--", linewidth=1)
     label = f"right; calibration error {evaluation.calibration_error:.3f}"
     axes.plot([each.confidence for each in bins], [each.accuracy for each in bins], marker="o", label=label)
-    axes.set(xlabel="confidence", ylabel="share of right answers", xlim=(0, 1), ylim=(0, 1))
-    axes.legend(fontsize=8, loc="upper left")
-    axes.set_title("reliability", fontsize=10)
+    axes.set(xlabel="confidence", ylabel="share of right answers", xlim=(0, 1), ylim=(0, 1), title="reliability")
+    axes.legend(loc="upper left")
 
 
 def _draw_coverage(axes: Any, evaluation: Evaluation) -> None:
@@ -191,8 +186,8 @@ def _draw_coverage(axes: Any, evaluation: Evaluation) -> None:
         ylabel="risk: wrong answers, %",
         xlim=(0, 100),
         ylim=(0, None),
+        title="risk against coverage",
     )
-    axes.set_title("risk against coverage", fontsize=10)
 
 
 def _draw_errors(axes: Any, evaluation: Evaluation) -> None:
@@ -208,10 +203,9 @@ def _draw_errors(axes: Any, evaluation: Evaluation) -> None:
             left += counts
     axes.set_yticks(range(len(groups)), names, fontsize=7)
     axes.invert_yaxis()
-    axes.set_xlabel("wrong rows, by the last level that is right")
-    axes.set_title("errors by top node", fontsize=10)
+    axes.set(xlabel="wrong rows, by the last level that is right", title="errors by top node")
     if groups:
-        axes.legend(fontsize=8)
+        axes.legend()
 
 
 def _pyplot() -> Any:
@@ -221,6 +215,7 @@ def _pyplot() -> Any:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    plt.rcParams.update({"legend.fontsize": 8, "axes.titlesize": 10})
     return plt
 
 

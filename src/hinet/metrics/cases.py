@@ -1,4 +1,4 @@
-"""True and predicted labels as distinct pairs with counts, and the common ancestors of each pair."""
+"""True and predicted labels of rows as nodes, and the common ancestors of both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHUNK_ENTRIES = 2_000_000  # ancestors of true labels processed together: limits
 
 @dataclass(frozen=True)
 class Cases:
-    """Distinct pairs (true labels, predicted label) of the rows with a prediction.
+    """True labels and the predicted label of the rows with a prediction.
 
     Attributes
     ----------
@@ -37,9 +37,7 @@ class Cases:
     true_nodes, offsets : int arrays
         The true labels of case ``i`` are ``true_nodes[offsets[i]:offsets[i + 1]]``: distinct, at least one.
     predicted : int array of shape (c,)
-        The predicted label of every case, ascending.
-    counts : int array of shape (c,)
-        The number of rows of every case.
+        The predicted label of every case.
     coverage : float
         The share of rows with a prediction; rows without one are ignored.
     """
@@ -48,7 +46,6 @@ class Cases:
     true_nodes: Ints
     offsets: NDArray[np.int64]
     predicted: Ints
-    counts: NDArray[np.int64]
     coverage: float = 1.0
 
     def __len__(self) -> int:
@@ -62,17 +59,8 @@ class Cases:
         predicted = predicted_labels(y_pred, taxonomy)
         check_lengths(len(offsets) - 1, len(predicted))
         answered = answered_rows(predicted)
-        numbers, examples = _numbered_sets(true_nodes, offsets, len(taxonomy))
-        keys = predicted[answered] * np.int64(len(examples)) + numbers[answered]
-        keys, counts = np.unique(keys, return_counts=True)
-        predicted, sets = np.divmod(keys, len(examples))
-        nodes, lengths = gather(true_nodes, offsets, examples[sets])
-        coverage = len(answered) / len(numbers)
-        return cls(taxonomy, nodes, offsets_of(lengths), predicted, counts, coverage)
-
-    def mean(self, values: NDArray[Any]) -> float:
-        """Return the mean over rows of a value per case."""
-        return float(np.dot(values, self.counts) / self.counts.sum())
+        nodes, lengths = gather(true_nodes, offsets, answered)
+        return cls(taxonomy, nodes, offsets_of(lengths), predicted[answered], len(answered) / len(predicted))
 
     @property
     def case_of(self) -> NDArray[np.int64]:
@@ -83,7 +71,7 @@ class Cases:
         """Return the cases from ``start`` up to ``end``."""
         first, last = self.offsets[start], self.offsets[end]
         nodes, offsets = self.true_nodes[first:last], self.offsets[start : end + 1] - first
-        return Cases(self.taxonomy, nodes, offsets, self.predicted[start:end], self.counts[start:end], self.coverage)
+        return Cases(self.taxonomy, nodes, offsets, self.predicted[start:end], self.coverage)
 
 
 def common_taxonomy(y_true: Labels, y_pred: Labels, taxonomy: Taxonomy | None) -> Taxonomy:
@@ -198,25 +186,6 @@ def _lookup(taxonomy: Taxonomy, labels: list[Any], row_of: Ints, side: str) -> N
     raise LabelError(
         f"{side}: row {row}: label {quoted(name)} is not in the taxonomy of {counted(len(taxonomy), 'node')}{hint}"
     )
-
-
-def _numbered_sets(nodes: Ints, offsets: Ints, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return a number for every list of a ragged array, equal for equal lists, and an example list for every number.
-
-    Lists are compared one element at a time, so that only numbers are sorted.
-    """
-    lengths = np.diff(offsets)
-    numbers = np.zeros(len(lengths), np.int64)
-    used = 1
-    for index in range(int(lengths.max(initial=0))):
-        longer = np.flatnonzero(lengths > index)
-        keys = numbers[longer] * np.int64(size) + nodes[offsets[longer] + index]
-        distinct_keys, inverse = np.unique(keys, return_inverse=True)
-        numbers[longer] = used + inverse
-        used += len(distinct_keys)
-    examples = np.zeros(used, np.int64)
-    examples[numbers] = np.arange(len(numbers))
-    return numbers, examples
 
 
 @dataclass(frozen=True, eq=False)
@@ -391,10 +360,10 @@ class Common:
         return np.stack([self._counted(nodes) for nodes in (common, true, predicted)], axis=1)
 
     def level_hits(self) -> NDArray[np.int64]:
-        """Return the number of rows with a common ancestor at each depth below the root, (levels,)."""
+        """Return the number of cases with a common ancestor at each depth below the root, (levels,)."""
         levels = int(self.ancestry.depth.max()) + 1
-        case, depth = np.divmod(distinct(self.case * np.int64(levels) + self.depth), levels)
-        return np.bincount(depth, self.cases.counts[case], levels).astype(np.int64)[1:]
+        depth = distinct(self.case * np.int64(levels) + self.depth) % levels
+        return np.bincount(depth, minlength=levels)[1:]
 
     def _nodes_down(self, cases: Ints, entries: Ints) -> NDArray[np.int64]:
         """Return the distinct pairs (case, node) on the paths from entries down to their labels."""

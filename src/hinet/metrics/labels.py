@@ -139,16 +139,14 @@ def check_average(average: str) -> None:
 
 def case_accuracy(cases: Cases) -> float:
     """Return the accuracy over cases."""
-    return cases.mean(_hits(cases))
+    return float(_hits(cases).mean())
 
 
 def case_label_f1(cases: Cases, average: Average) -> float:
     """Return the F1 over labels of cases."""
     size = len(cases.taxonomy)
-    hits = _weighted_counts(cases.predicted, cases.counts * _hits(cases), size)  # (n,)
-    predicted = _weighted_counts(cases.predicted, cases.counts, size)
-    true = _weighted_counts(cases.true_nodes, np.repeat(cases.counts, np.diff(cases.offsets)), size)
-    total = true + predicted
+    hits = np.bincount(cases.predicted, _hits(cases), size)  # (n,)
+    total = np.bincount(cases.true_nodes, minlength=size) + np.bincount(cases.predicted, minlength=size)
     if average == "micro":
         return float(2 * hits.sum() / total.sum())
     seen = total > 0
@@ -159,8 +157,7 @@ def level_shares(cases: Cases, hits: list[NDArray[np.int64]]) -> list[float]:
     """Return the level accuracy of cases from the hits at each level of each chunk of cases."""
     depth = cases.taxonomy.depth[cases.true_nodes]
     deepest = np.maximum.reduceat(depth, cases.offsets[:-1])
-    rows_ending = _weighted_counts(deepest, cases.counts, int(deepest.max()) + 1)
-    rows_at_level = np.cumsum(rows_ending[::-1])[::-1][1:]  # rows with a true node at each level
+    rows_at_level = np.cumsum(np.bincount(deepest)[::-1])[::-1][1:]  # rows with a true node at each level
     return [float(share) for share in np.sum(hits, axis=0)[: len(rows_at_level)] / rows_at_level]
 
 
@@ -172,10 +169,6 @@ def _hits(cases: Cases) -> Bools:
 def _any_in_row(marked: Bools, offsets: Ints) -> Bools:
     """Return whether any element of each list is marked; no list is empty."""
     return np.asarray(np.logical_or.reduceat(marked, offsets[:-1]))
-
-
-def _weighted_counts(values: Ints, weights: Ints, size: int) -> NDArray[np.float64]:
-    return np.asarray(np.bincount(values, weights, size), np.float64)
 
 
 class Shares(NamedTuple):
@@ -302,7 +295,7 @@ def tree_distance(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None =
     2.0
     """
     cases = Cases.of(y_true, y_pred, taxonomy)
-    return cases.mean(np.concatenate([common.least_distance() for common in Common.of_all(cases)]))
+    return float(np.concatenate([common.least_distance() for common in Common.of_all(cases)]).mean())
 
 
 def depth_of_agreement(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
@@ -314,14 +307,12 @@ def depth_of_agreement(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | N
     1.0
     """
     cases = Cases.of(y_true, y_pred, taxonomy)
-    return cases.mean(np.concatenate([common.greatest_depth() for common in Common.of_all(cases)]))
+    return float(np.concatenate([common.greatest_depth() for common in Common.of_all(cases)]).mean())
 
 
-def case_shares(cases: Cases, sizes: NDArray[np.int64], average: Average) -> Shares:
+def case_shares(sizes: NDArray[np.int64], average: Average) -> Shares:
     """Return precision, recall and F1 of (cases, 3) set sizes: common, true, predicted."""
-    if average == "micro":
-        return Shares(*(float(share[0]) for share in shares_of(cases.counts @ sizes)))
-    return Shares(*(cases.mean(share) for share in shares_of(sizes)))
+    return Shares(*(float(share.mean()) for share in shares_of(sizes.sum(0) if average == "micro" else sizes)))
 
 
 def shares_of(sizes: NDArray[np.int64]) -> tuple[NDArray[np.float64], ...]:
@@ -339,9 +330,9 @@ def _share(part: NDArray[np.int64], whole: NDArray[np.int64], other: NDArray[np.
 def _of_ancestors(y_true: Labels, y_pred: Labels, average: Average, taxonomy: Taxonomy | None) -> Shares:
     check_average(average)
     cases = Cases.of(y_true, y_pred, taxonomy)
-    return case_shares(cases, np.concatenate([common.set_sizes() for common in Common.of_all(cases)]), average)
+    return case_shares(np.concatenate([common.set_sizes() for common in Common.of_all(cases)]), average)
 
 
 def _of_lowest(y_true: Labels, y_pred: Labels, taxonomy: Taxonomy | None) -> Shares:
     cases = Cases.of(y_true, y_pred, taxonomy)
-    return case_shares(cases, np.concatenate([common.lowest_sizes() for common in Common.of_all(cases)]), "macro")
+    return case_shares(np.concatenate([common.lowest_sizes() for common in Common.of_all(cases)]), "macro")

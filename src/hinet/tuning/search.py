@@ -48,7 +48,6 @@ from hinet.tuning.trials import (
     TrialRunner,
     TuningRows,
     best_of,
-    by_step,
     candidates_of,
     gain_of,
     is_refused,
@@ -101,7 +100,7 @@ class Schedule:
 
     @cached_property
     def _done(self) -> dict[tuple[object, ...], Trial]:
-        return by_step(self.trials)
+        return {trial.step.key: trial for trial in self.trials}
 
     @cached_property
     def _challengers(self) -> list[Changes]:
@@ -126,17 +125,11 @@ class Schedule:
                     return step
         return None
 
-    def _is_complete(self, changes: Changes, stage: Stage) -> bool:
-        return all(Step(dict(changes), stage.share, split).key in self._done for split in stage.splits)
-
     def _ranked(self, stage: Stage) -> list[Gain]:
         """Return the gains of changes that finished a stage, largest first."""
-        gains = [
-            gain
-            for changes in self._challengers
-            if self._is_complete(changes, stage) and (gain := gain_of(changes, self.trials, stage.share)) is not None
-        ]
-        return sorted(gains, key=lambda gain: -gain.value)
+        complete = [changes for changes in self._challengers if self._missing(changes, stage) is None]
+        gains = [gain_of(changes, self.trials, stage.share) for changes in complete]
+        return sorted((gain for gain in gains if gain is not None), key=lambda gain: -gain.value)
 
     def _promotion(self, *, exploring: bool) -> Step | None:
         """Return a step that promotes changes to the next stage; later stages come first."""

@@ -326,20 +326,12 @@ def _read(path: Path, kind: Any, remedy: str) -> Any:
 
 def _trial_of(path: Path) -> Trial:
     trial = Trial(**_read(path, Trial, REPEATED))
-    if (
-        not np.isfinite([trial.score, trial.seconds, *trial.without]).all()
-        or trial.seconds < 0
-        or len(trial.without) < 2
-    ):
+    is_finite = np.isfinite([trial.score, trial.seconds, *trial.without]).all()
+    if not is_finite or trial.seconds < 0 or len(trial.without) < 2:
         raise FileError(path, f"has invalid numbers; {REPEATED}")
     if trial.step.name != path.name:
         raise FileError(path, f"does not match its name; {REPEATED}")
     return trial
-
-
-def by_step(trials: Sequence[Trial]) -> dict[tuple[Any, ...], Trial]:
-    """Return trials by the key of their step."""
-    return {trial.step.key: trial for trial in trials}
 
 
 def is_refused(changes: Changes, refused: Sequence[Refusal]) -> bool:
@@ -512,9 +504,8 @@ def scores_of(classifier: HiNetClassifier, scored: TuningRows, metric: str) -> t
             f"and a search needs {MIN_KNOWN}; give more rows of each label, or a taxonomy"
         )
     true = truth.take(known).ids()
-    predicted = [
-        ids for ids, kept in zip(classifier.node_ids(classifier.predict(scored.rows)), known, strict=True) if kept
-    ]
+    answers = classifier.node_ids(classifier.predict(scored.rows))
+    predicted = [ids for ids, kept in zip(answers, known, strict=True) if kept]
     function, taxonomy = {**SCORES, **SET_SCORES}[metric], classifier.taxonomy_
 
     def score(rows: Any) -> float:

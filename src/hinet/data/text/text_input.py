@@ -47,11 +47,13 @@ def as_arrow(texts: Any, first_row: int = 0) -> pa.ChunkedArray:
         raise _row_error(texts, first_row) from None
     if not len(array):
         return pa.chunked_array([], pa.large_string())
-    array = decoded(array)
-    if not is_text(array.type) or array.null_count:
-        raise _row_error(texts, first_row, array)
     if not pa.types.is_large_string(array.type):
+        array = decoded(array)
+        if not is_text(array.type):
+            raise _row_error(texts, first_row, array)
         array = array.cast(pa.large_string())
+    if array.null_count:
+        raise _row_error(texts, first_row, array)
     _check_lengths(array, first_row)
     return array
 
