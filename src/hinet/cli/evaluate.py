@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.engine import Found
     from hinet.evaluation.evaluation import Evaluation, SetEvaluation
     from hinet.evaluation.risk import AnswerCounts
+    from hinet.taxonomy import Taxonomy
 
 MIN_SCORE = 1e-4  # minimum probability of nodes for AU(PRC)
 _OF_LABELS = (
@@ -74,16 +76,15 @@ def evaluate(
     check = taxonomy_check(loaded.given_taxonomy)
     columns = loaded.checked_columns(column_options.with_defaults(loaded.columns))
     query = RowQuery(columns, where=rows.where, check=check, widths=loaded.widths(columns))
-    start = time.perf_counter()
+    start, results = time.perf_counter(), _Results(loaded)
     with rows.row_errors(_OUTPUT) as row_errors, counter_for_terminal(run.quiet or as_json, has_rate=False) as counter:
-        parts = []
         for block in labelled_blocks(data, query, rows.options, row_errors):
             if len(block):
-                parts.append(_evaluate_block(loaded, block))
+                results.add(block)
                 counter.advanced(len(block))
-    evaluation = _combine(loaded, parts)
-    speed = len(evaluation) / (time.perf_counter() - start - sum(part.seconds for part in parts))
-    sets = _combine_sets(loaded, evaluation, parts)
+    evaluation = results.evaluation()
+    speed = len(evaluation) / (time.perf_counter() - start - results.seconds)
+    sets = results.set_evaluation(evaluation.taxonomy)
     if plot is not None:
         from hinet.evaluation.plots import plot_evaluation, plot_set_evaluation
 
@@ -98,96 +99,85 @@ def evaluate(
 
         name = ", ".join(dict.fromkeys("standard input" if path == "-" else Path(path).name for path in data))
         keep_evaluation(model, loaded.manifest["blake2b"], figures_of(evaluation, name))
-    counts = [part.counts for part in parts if part.counts is not None]
-    _print(evaluation, loaded, speed, AnswerCounts.joined(counts) if counts else None, sets, as_json)
+    counts = AnswerCounts.joined(results.counts) if results.counts else None
+    _print(evaluation, loaded, speed, counts, sets, as_json)
 
 
-class _BlockResult(NamedTuple):
-    """True labels and predictions of a block of rows."""
+class _Results:
+    """True labels and predictions of all rows, added block by block."""
 
-    labels: list[tuple[str, ...]]
-    knows_labels: bool  # whether the model knows a label or an ancestor of one
-    found: Found
-    right: Any
-    counts: AnswerCounts | None  # answers at the calibrated threshold, if there is one
-    ranked: list[list[str]] | None  # most probable labels, if rows have several
-    predicted: list[list[str]] | None  # predicted set, for a multilabel model
-    scores: Any  # probabilities of all nodes, for a multilabel model
-    seconds: float  # time spent on counts, ranked, predicted and scores
+    def __init__(self, loaded: LoadedModel) -> None:
+        self.loaded = loaded
+        self.labels: list[tuple[str, ...]] = []
+        self.knows_labels = False  # whether the model knows a label or an ancestor of one
+        self.found: list[Found] = []
+        self.right: list[Any] = []
+        self.counts: list[AnswerCounts] = []  # answers at the calibrated threshold, if there is one
+        self.ranked: list[list[str]] = []  # most probable labels, of blocks whose rows have several
+        self.predicted: list[list[str]] = []  # sets of a multilabel model
+        self.scores: list[Any] = []  # probabilities of all nodes of a multilabel model
+        self.seconds = 0.0  # time spent on counts, ranked, predicted and scores
 
+    def add(self, block: LabelledBlock) -> None:
+        """Predict the labels of a block."""
+        from hinet.classifier.calibration import answers_at
+        from hinet.classifier.labels import NOTHING
+        from hinet.evaluation.evaluation import RANKS
 
-def _evaluate_block(loaded: LoadedModel, block: LabelledBlock) -> _BlockResult:
-    from hinet.classifier.calibration import answers_at
-    from hinet.classifier.labels import NOTHING
+        fitted, bound = self.loaded.fitted, self.loaded.risk_bound
+        truth = fitted.codec.truth(block.labels)
+        rows = fitted.rows(self.loaded.named_as_trained(block.inputs))
+        found = fitted.predictor.traces(rows)
+        ends = found.traces.end_nodes[found.traces.row_offsets[:-1]].astype("int64")
+        start = time.perf_counter()
+        if bound is not None:
+            self.counts.append(answers_at(fitted, rows, truth, ends, bound.threshold))
+        has_sets = fitted.codec.sets is not None
+        if has_sets or any(isinstance(label, frozenset) for label in block.labels):
+            traces = fitted.predictor.top_labels(rows, max(RANKS)).found.traces
+            self.ranked += self._names(traces.end_nodes, traces.row_offsets)
+        if has_sets:
+            sets = fitted.label_sets(rows)
+            self.predicted += self._names(sets.nodes, sets.offsets)
+            self.scores.append(fitted.search.node_probabilities(rows, MIN_SCORE))
+        self.seconds += time.perf_counter() - start
+        self.labels += truth.whole_ids()
+        self.knows_labels |= bool((truth.nodes != NOTHING).any())
+        self.found.append(found)
+        self.right.append(truth.are_right(ends))
 
-    truth = loaded.fitted.codec.truth(block.labels)
-    rows = loaded.fitted.rows(loaded.named_as_trained(block.inputs))
-    found = loaded.fitted.predictor.traces(rows)
-    ends = found.traces.end_nodes[found.traces.row_offsets[:-1]].astype("int64")
-    start, bound = time.perf_counter(), loaded.risk_bound
-    counts = None if bound is None else answers_at(loaded.fitted, rows, truth, ends, bound.threshold)
-    fitted = loaded.fitted
-    has_sets = fitted.codec.sets is not None
-    several = has_sets or any(isinstance(label, frozenset) for label in block.labels)
-    ranked = _ranked(loaded, rows) if several else None
-    predicted = scores = None
-    if has_sets:
-        sets = fitted.label_sets(rows)
-        predicted = _names_of(loaded, sets.nodes, sets.offsets)
-        scores = fitted.search.node_probabilities(rows, MIN_SCORE)
-    seconds = time.perf_counter() - start
-    knows_labels, right = bool((truth.nodes != NOTHING).any()), truth.are_right(ends)
-    return _BlockResult(truth.whole_ids(), knows_labels, found, right, counts, ranked, predicted, scores, seconds)
+    def _names(self, nodes: Any, offsets: Any) -> list[list[str]]:
+        """Return the ids of the nodes of every row."""
+        names = [self.loaded.fitted.codec.taxonomy.ids[node] for node in nodes.tolist()]
+        return [names[start:end] for start, end in pairwise(offsets.tolist())]
 
+    def evaluation(self) -> Evaluation:
+        """Return the evaluation of the most probable labels; raise HiNetError if there is nothing to evaluate."""
+        import numpy as np
 
-def _ranked(loaded: LoadedModel, rows: Any) -> list[list[str]]:
-    """Return the most probable labels of every row, best first."""
-    from hinet.evaluation.evaluation import RANKS
+        from hinet.classifier.loaded import concat_traces
+        from hinet.evaluation.evaluation import Evaluation
 
-    traces = loaded.fitted.predictor.top_labels(rows, max(RANKS)).found.traces
-    return _names_of(loaded, traces.end_nodes, traces.row_offsets)
+        if not self.labels:
+            raise HiNetError("there are no rows to evaluate: all were skipped, or none matches --where")
+        if not self.knows_labels:
+            raise HiNetError("the model knows none of the labels or their ancestors; are --text and --label right?")
+        taxonomy = self.loaded.fitted.codec.taxonomy_with(self.labels)
+        return Evaluation(taxonomy, self.labels, concat_traces(self.found), np.concatenate(self.right))
 
+    def set_evaluation(self, taxonomy: Taxonomy) -> SetEvaluation | None:
+        """Return the evaluation of sets, if rows have several labels; a single-label model predicts the best one."""
+        import scipy.sparse as sp
 
-def _names_of(loaded: LoadedModel, nodes: Any, offsets: Any) -> list[list[str]]:
-    """Return the ids of the nodes of every row."""
-    from itertools import pairwise
+        from hinet.evaluation.evaluation import SetEvaluation
 
-    names = [loaded.fitted.codec.taxonomy.ids[node] for node in nodes.tolist()]
-    return [names[start:end] for start, end in pairwise(offsets.tolist())]
-
-
-def _combine(loaded: LoadedModel, parts: list[_BlockResult]) -> Evaluation:
-    import numpy as np
-
-    from hinet.classifier.loaded import concat_traces
-    from hinet.evaluation.evaluation import Evaluation
-
-    if not parts:
-        raise HiNetError("there are no rows to evaluate: all were skipped, or none matches --where")
-    if not any(part.knows_labels for part in parts):
-        raise HiNetError("the model knows none of the labels or their ancestors; are --text and --label right?")
-    labels = [ids for part in parts for ids in part.labels]
-    taxonomy = loaded.fitted.codec.taxonomy_with(labels)
-    right = np.concatenate([part.right for part in parts])
-    return Evaluation(taxonomy, labels, concat_traces([part.found for part in parts]), right)
-
-
-def _combine_sets(loaded: LoadedModel, evaluation: Evaluation, parts: list[_BlockResult]) -> SetEvaluation | None:
-    """Return the evaluation of label sets, if rows have several labels; a single-label model predicts the best one."""
-    import scipy.sparse as sp
-
-    from hinet.evaluation.evaluation import SetEvaluation
-
-    if any(part.ranked is None for part in parts):
-        return None
-    ranked = [labels for part in parts for labels in part.ranked or ()]
-    taxonomy, truth = evaluation.taxonomy, evaluation.labels
-    if loaded.fitted.codec.sets is None:
-        return SetEvaluation(taxonomy, truth, [labels[:1] for labels in ranked], ranked)
-    predicted = [labels for part in parts for labels in part.predicted or ()]
-    scores = sp.vstack([part.scores for part in parts], format="csr")
-    scores.resize(len(truth), len(taxonomy))  # labels that the model does not know have no score
-    return SetEvaluation(taxonomy, truth, predicted, ranked, scores)
+        if len(self.ranked) < len(self.labels):
+            return None
+        if self.loaded.fitted.codec.sets is None:
+            return SetEvaluation(taxonomy, self.labels, [labels[:1] for labels in self.ranked], self.ranked)
+        scores = sp.vstack(self.scores, format="csr")
+        scores.resize(len(self.labels), len(taxonomy))  # labels that the model does not know have no score
+        return SetEvaluation(taxonomy, self.labels, self.predicted, self.ranked, scores)
 
 
 def _print(

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -110,30 +110,20 @@ class Hosts:
         host = _parse_host(given[0].decode("latin-1"))
         if host is None:
             raise ProblemError(400, "invalid-request", "the Host header is not a host")
-        if not (self.any_name or host in self.names or host.endswith(self.domains) or _is_address(host)):
+        if isinstance(host, str) and not (self.any_name or host in self.names or host.endswith(self.domains)):
             detail = f"the host {quoted(host)} is not allowed; start the service with --allowed-host {host}"
             raise ProblemError(421, "wrong-host", detail)
 
 
-def _parse_host(value: str) -> str | None:
-    """Return the host of a Host header in lower case, without its port; None if the header is invalid."""
+def _parse_host(value: str) -> IPv4Address | IPv6Address | str | None:
+    """Return the address, or the name in lower case, of a Host header; None if the header is invalid."""
     match = _HOST.fullmatch(value.lower())
     if match is None:
         return None
-    if match["ipv6"] is None:
+    try:
+        return ip_address(match["name"]) if match["ipv6"] is None else IPv6Address(match["ipv6"])
+    except ValueError:
         return match["name"]
-    try:
-        return str(IPv6Address(match["ipv6"]))
-    except ValueError:
-        return None
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 class Metrics:

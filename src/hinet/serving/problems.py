@@ -63,7 +63,7 @@ class ProblemError(Exception):
                 "title": TITLES[self.kind],
                 "status": self.status,
                 "detail": self.detail[:MAX_DETAIL],
-                "errors": [{"field": error.field, "message": error.message} for error in self.errors],
+                "errors": [*self.errors],
             }
         )
 
