@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from hinet import HiNetClassifier, Layers, Taxonomy
 from hinet.classifier.labels import LabelCodec
-from hinet.classifier.loaded import LoadedModel
-from hinet.serving.answers import Answerer, Question, RowError, TextSpans, read_rows
+from hinet.classifier.loaded import LoadedModel, RowError
+from hinet.serving.answers import Answerer, Question, TextSpans
 from hinet.serving.models import EXAMPLES, ServedModel
 from hinet.serving.nodes import Nodes
 from hinet.serving.settings import Settings
@@ -88,11 +88,11 @@ def test_rows_of_a_table_are_named_when_they_cannot_be_read() -> None:
     fitted = HiNetClassifier(columns={"text": ["name"], "number": ["price"]}).fit(frame, LABELS * 8)
     answerer = answerer_of(fitted)
     good = [{"name": "dark loaf", "price": 3}, {"name": "goat", "price": None}]
-    results = answerer.answer(read_rows(answerer.model, good), Question(unknown_words=True))
+    results = answerer.answer(answerer.model.inputs_of(good), Question(unknown_words=True))
     assert [len(result["labels"]) for result in results] == [1, 1]
     for bad in ({"name": "x"}, {"name": "x", "price": "much"}, {"name": ["x"], "price": 1}):
         with pytest.raises(RowError) as raised:
-            read_rows(answerer.model, [*good, bad])
+            answerer.model.inputs_of([*good, bad])
         assert raised.value.row == 2
 
 

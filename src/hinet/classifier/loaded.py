@@ -383,6 +383,14 @@ def write_predictions(
 COLUMNS = "columns"  # note in the manifest with the columns of the training rows
 
 
+class RowError(HiNetError):
+    """A row cannot be read; ``row`` is its index."""
+
+    def __init__(self, row: int, message: str) -> None:
+        self.row = row
+        super().__init__(message)
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A model of texts, or of rows of a table, and its manifest."""
@@ -421,6 +429,48 @@ class LoadedModel:
         features = self.fitted.features
         return inputs.rename_columns(list(features.columns.names)) if isinstance(features, FrameInput) else inputs
 
+    @property
+    def reads_rows(self) -> bool:
+        """Whether the model reads the columns of a table, not only a text."""
+        return isinstance(self.fitted.features, FrameInput)
+
+    def inputs_of(self, rows: Sequence[Mapping[str, Any]]) -> Any:
+        """Return rows by column as inputs, texts or a table; raise RowError for a row that cannot be read."""
+        columns = self.columns
+        names = columns.inputs if self.reads_rows else columns.text
+        for number, row in enumerate(rows):
+            for name in names:
+                if name not in row:
+                    message = missing_column_message(name, list(row))
+                    raise RowError(number, f"{message}; null stands for a missing value")
+        if self.reads_rows:
+            return self._table_of(rows)
+        texts = []
+        for number, row in enumerate(rows):
+            cells = [row[name] for name in names]
+            if not all(cell is None or isinstance(cell, str) for cell in cells):
+                raise RowError(number, f"expected text in {', '.join(names)}")
+            texts.append(" ".join(cell for cell in cells if cell))
+        return texts
+
+    def _table_of(self, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+        columns, widths = self.columns, self.widths(self.columns)
+
+        def table(some: Sequence[Mapping[str, Any]]) -> pa.Table:
+            cells = {name: [row[name] for row in some] for name in columns.inputs}
+            block = RowBlock("rows", "jsonl", list(range(1, len(some) + 1)), cells, positions=list(range(len(some))))
+            return input_table(block, columns, widths)
+
+        try:
+            return self.named_as_trained(table(rows))
+        except HiNetError:
+            for number, row in enumerate(rows):
+                try:
+                    table([row])
+                except HiNetError as reason:
+                    raise RowError(number, str(reason)) from None
+            raise
+
     def widths(self, columns: Columns) -> dict[str, int]:
         """Return the length of the vectors of each column."""
         vectors = self.fitted.features.vectors if isinstance(self.fitted.features, FrameInput) else ()
@@ -458,7 +508,7 @@ class LoadedModel:
         HiNetError
             If the model has no such label.
         """
-        inputs = self._row(text) if isinstance(self.fitted.features, FrameInput) else [text]
+        inputs = self._row(text) if self.reads_rows else [text]
         return explain_row(self.fitted, inputs, None if label is None else self._traces_of(label), most)
 
     def _row(self, text: str) -> Any:
@@ -471,11 +521,7 @@ class LoadedModel:
         if not isinstance(row, dict):
             names = ", ".join(columns.inputs)
             raise HiNetError(f"the model reads the columns {names}; give a row as JSON, such as {_example(columns)}")
-        block = RowBlock("row", "jsonl", [1], {name: [value] for name, value in row.items()}, positions=[0])
-        for name in columns.inputs:
-            if name not in row:
-                raise HiNetError(missing_column_message(name, list(row)) + "; null stands for a missing value")
-        return self.named_as_trained(input_table(block, columns, self.widths(columns)))
+        return self.inputs_of([row])
 
     def _traces_of(self, label: str) -> Traces:
         codec = self.fitted.codec

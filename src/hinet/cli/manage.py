@@ -54,7 +54,13 @@ def inspect(
     check_outputs([], {"--plot": plot, "--out": out}, model)
     manifest, taxonomy = read_description(model)
     if plot is not None:
-        _draw(manifest, model, plot)
+        from hinet.evaluation.plots import plot_history
+        from hinet.progress import EpochRecord
+
+        history = [EpochRecord(**record) for record in manifest.get("history", ())]
+        if not history:
+            raise HiNetError(f"{model}: the model has no training history to plot")
+        plot_history(history, plot, model.name)
     if card:
         _write_card(model, manifest, summarise(taxonomy), out)
         return
@@ -75,16 +81,6 @@ def _write_card(model: Path, manifest: dict[str, Any], taxonomy: dict[str, Any],
         typer.echo(text, nl=False)
     else:
         write_bytes(Path(out), text.encode())
-
-
-def _draw(manifest: dict[str, Any], model: Path, plot: Path) -> None:
-    from hinet.evaluation.plots import plot_history
-    from hinet.progress import EpochRecord
-
-    history = [EpochRecord(**record) for record in manifest.get("history", ())]
-    if not history:
-        raise HiNetError(f"{model}: the model has no training history to plot")
-    plot_history(history, plot, model.name)
 
 
 def _lines(manifest: dict[str, Any]) -> list[str]:

@@ -121,10 +121,16 @@ def _read_rows(
     files: RowFiles, training: TrainingOptions, checkpoints: Path, run: RunOptions, *, on_cluster: bool
 ) -> TrainingSource:
     """Return training rows in memory, or as a stream from disk if they are many or --stream asks for it."""
+    from hinet.data.spill import is_spill
+
     stream = None if on_cluster else files.stream(training, run)
-    if stream is None and training.resume and checkpoints.is_dir():
-        _check_resumed(checkpoints)
-    return stream or files.read(run.seed)
+    if stream is not None:
+        return stream
+    if training.resume and checkpoints.is_dir() and any(is_spill(path.name) for path in checkpoints.iterdir()):
+        raise FileError(
+            checkpoints, "has checkpoints of a run with --stream; add --stream to continue it, or remove the folder"
+        )
+    return files.read(run.seed)
 
 
 def _check_without_rows(
@@ -225,16 +231,6 @@ def _check_outputs(
         run.message(f"there are no checkpoints in {checkpoints}; training starts from the beginning")
     report_replaced(model, run)
     return checkpoints
-
-
-def _check_resumed(checkpoints: Path) -> None:
-    """Raise FileError if rows in memory would resume the training of a stream with rows on disk."""
-    from hinet.data.spill import is_spill
-
-    if any(is_spill(path.name) for path in checkpoints.iterdir()):
-        raise FileError(
-            checkpoints, "has checkpoints of a run with --stream; add --stream to continue it, or remove the folder"
-        )
 
 
 def _cluster(

@@ -421,7 +421,9 @@ def _too_large(source: LabelledTables, memory_limit: float | None) -> str:
     if not all(Path(path).is_file() for path in data) or sum(Path(p).stat().st_size for p in data) < MIN_SHARE * memory:
         return ""
     count = estimate_rows(data)
-    texts = pa.chunked_array([*islice(_first_texts(source), 4)], pa.large_string()).slice(0, FIRST_ROWS)
+    blocks = labelled_blocks(data, source.query, source.options, Skipped())  # invalid rows are reported later
+    arrays = [pa.array(block.texts, pa.large_string()) for block in islice(blocks, 4)]
+    texts = pa.chunked_array(arrays, pa.large_string()).slice(0, FIRST_ROWS)
     if not len(texts):
         return ""
     _, settings = resolve_auto(iter([texts]), TextSettings())
@@ -434,9 +436,3 @@ def _too_large(source: LabelledTables, memory_limit: float | None) -> str:
     if needed <= memory:
         return ""
     return f"about {count:,} rows would take {needed / GB:.0f} GB, and there are {memory / GB:.1f} GB"
-
-
-def _first_texts(source: LabelledTables) -> Iterator[pa.Array]:
-    """Yield the texts of the first rows; invalid rows are reported later."""
-    for block in labelled_blocks(source.paths, source.query, source.options, Skipped()):
-        yield pa.array(block.texts, pa.large_string())

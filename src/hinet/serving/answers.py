@@ -16,19 +16,17 @@ from numpy.typing import NDArray
 from hinet.classifier.answers import STOPS, PredictionOptions, select_answers
 from hinet.classifier.explanation import Step, explain_row
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.inputs import FrameInput, first_text, text_of, text_part
+from hinet.classifier.inputs import first_text, text_of, text_part
 from hinet.classifier.loaded import LoadedModel, label_text
 from hinet.classifier.predicted_sets import Answers
 from hinet.classifier.remembered import Neighbour
 from hinet.data import Traces
-from hinet.data.tables import RowBlock
-from hinet.data.tables.labelled_tables import input_table, is_blank
+from hinet.data.tables.labelled_tables import is_blank
 from hinet.data.text import unknown_words
 from hinet.engine import Found
 from hinet.engine.model.groups import Targets
 from hinet.engine.search.odds_scaling import odds_shift
 from hinet.errors import HiNetError, quoted
-from hinet.files.delimited import missing_column_message
 from hinet.ragged import gather, offsets_of
 from hinet.serving.nodes import Nodes
 from hinet.taxonomy import STOP
@@ -38,57 +36,6 @@ MAX_CACHED_LABELS = 1 << 20  # a DAG may have more paths than memory can hold
 MEANING = " (meaning)"  # suffix of a word in the name of a feature: the contribution of its vector
 _WORD, _SPLIT = re.compile(r"\w+"), re.compile(r"\S+")
 Span = tuple[int, int]
-
-
-class RowError(HiNetError):
-    """A row cannot be read."""
-
-    def __init__(self, row: int, message: str) -> None:
-        self.row = row
-        super().__init__(message)
-
-
-def reads_rows(model: LoadedModel) -> bool:
-    """Return whether a model needs more columns than a text."""
-    return isinstance(model.fitted.features, FrameInput)
-
-
-def read_rows(model: LoadedModel, rows: Sequence[Json]) -> Any:
-    """Return rows as inputs of a model, texts or a table; raise RowError for a row that cannot be read."""
-    columns = model.columns
-    names = columns.inputs if reads_rows(model) else columns.text
-    for number, row in enumerate(rows):
-        for name in names:
-            if name not in row:
-                raise RowError(number, missing_column_message(name, list(row)) + "; null stands for a missing value")
-    if reads_rows(model):
-        return _read_table(model, rows)
-    texts = []
-    for number, row in enumerate(rows):
-        cells = [row[name] for name in names]
-        if not all(cell is None or isinstance(cell, str) for cell in cells):
-            raise RowError(number, f"expected text in {', '.join(names)}")
-        texts.append(" ".join(cell for cell in cells if cell))
-    return texts
-
-
-def _read_table(model: LoadedModel, rows: Sequence[Json]) -> Any:
-    columns, widths = model.columns, model.widths(model.columns)
-
-    def table(some: Sequence[Json]) -> Any:
-        cells = {name: [row[name] for row in some] for name in columns.inputs}
-        block = RowBlock("rows", "jsonl", list(range(1, len(some) + 1)), cells, positions=list(range(len(some))))
-        return input_table(block, columns, widths)
-
-    try:
-        return model.named_as_trained(table(rows))
-    except HiNetError as error:
-        for number, row in enumerate(rows):
-            try:
-                table([row])
-            except HiNetError as reason:
-                raise RowError(number, str(reason)) from None
-        raise error from None
 
 
 def training_row(model: LoadedModel, given: str | Json, nodes: Sequence[int]) -> Json:
@@ -178,7 +125,7 @@ class Answerer:
             given = [None] * len(results) if texts is None else list(map(str, texts[1]))
             for result, text in zip(results, given, strict=True):
                 result["unknown_words"] = [] if text is None else unknown_spans(fitted, text)
-        if not reads_rows(self.model):
+        if not self.model.reads_rows:
             for text, result in zip(inputs, results, strict=True):
                 if is_blank(text):
                     result |= {"labels": [], "traces": []}

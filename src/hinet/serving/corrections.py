@@ -11,7 +11,6 @@ import numpy as np
 from hinet.classifier.loaded import LoadedModel
 from hinet.data import Traces
 from hinet.errors import HiNetError
-from hinet.serving.answers import read_rows
 
 
 class Correction(NamedTuple):
@@ -35,7 +34,7 @@ def corrected(model: LoadedModel, corrections: Sequence[Correction]) -> tuple[Lo
     known = [each for each in known if _is_readable(model, each)]
     if not known:
         return model, 0
-    inputs = read_rows(model, [each.row for each in known])
+    inputs = model.inputs_of([each.row for each in known])
     nodes = np.array([taxonomy.position(each.node) for each in known])
     rows = fitted.feature_rows(inputs)
     learned = int(fitted.has_vectors(rows).sum())
@@ -47,7 +46,7 @@ def corrected(model: LoadedModel, corrections: Sequence[Correction]) -> tuple[Lo
 
 def _is_readable(model: LoadedModel, correction: Correction) -> bool:
     try:
-        read_rows(model, [correction.row])
+        model.inputs_of([correction.row])
     except HiNetError:
         return False
     return True

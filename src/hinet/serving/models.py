@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from threading import Lock
@@ -26,7 +26,7 @@ from hinet.classifier.loaded import LoadedModel, load_model, meaning_entry
 from hinet.classifier.model_folder import MANIFEST, OURS, read_evaluation, read_manifest, trainings_of
 from hinet.compiled import compile_from_now_on
 from hinet.errors import HiNetError, quoted
-from hinet.serving.answers import Answerer, Question, read_rows, reads_rows
+from hinet.serving.answers import Answerer, Question
 from hinet.serving.corrections import Correction, corrected
 from hinet.serving.problems import ProblemError
 
@@ -74,10 +74,10 @@ class ServedModel:
 
     def warm_up(self) -> None:
         """Answer every kind of question once, so that no request waits for compilation."""
-        if reads_rows(self.model):
+        if self.model.reads_rows:
             columns = self.model.columns
             values = {**dict.fromkeys(columns.text, "a é"), **dict.fromkeys(columns.number, 1.0)}
-            inputs = read_rows(self.model, [{name: values.get(name) for name in columns.inputs}])
+            inputs = self.model.inputs_of([{name: values.get(name) for name in columns.inputs}])
         else:
             inputs = [f"{text} é" for text in self.examples] or ["a é"]
         for question in (Question(), Question(3, 0.5, 5, True)):
@@ -88,7 +88,7 @@ class ServedModel:
     @cached_property
     def examples(self) -> list[str]:
         """Texts to try: titles of labels from all branches of the taxonomy."""
-        if reads_rows(self.model):
+        if self.model.reads_rows:
             return []
         codec = self.model.fitted.codec
         titles = codec.taxonomy.titles
@@ -107,7 +107,7 @@ class ServedModel:
         return {
             "name": self.name,
             "version": self.version,
-            "kind": "row" if reads_rows(self.model) else "text",
+            "kind": "row" if self.model.reads_rows else "text",
             "columns": list(self.model.columns.inputs),
             "several_labels": codec.sets is not None,
             "nodes": len(codec.taxonomy),
@@ -294,27 +294,34 @@ class Batcher:
     def __init__(self, executor: Executor, searches: int, on_batch: Callable[[int], None]) -> None:
         self._executor, self._searches, self._on_batch = executor, searches, on_batch
         self._waiting: deque[_Job] = deque()
-        self._running = 0
-        self._scheduled = False
+        self._running: set[asyncio.Task[None]] = set()
 
     async def answer(self, model: ServedModel, texts: list[str], question: Question) -> list[Json]:
         """Return the answers to texts."""
         loop = asyncio.get_running_loop()
         job = _Job(model, question, texts, loop.create_future())
         self._waiting.append(job)
-        if not self._scheduled and self._running < self._searches:
-            self._scheduled = True
-            loop.call_soon(self._start, loop)  # after all requests that have arrived are read
+        if len(self._running) < self._searches:  # a task starts after all requests that have arrived are read
+            task = loop.create_task(self._search_waiting(loop))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
         return await job.answer
 
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._scheduled = False
-        while self._waiting and self._running < self._searches:
+    async def _search_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Answer jobs, many at a time, as long as some are waiting."""
+        while self._waiting:
             jobs = self._take()
-            self._running += 1
             self._on_batch(len(jobs))
-            search = loop.run_in_executor(self._executor, _search, jobs)
-            search.add_done_callback(partial(self._finish, loop, jobs))
+            try:
+                parts = await loop.run_in_executor(self._executor, _search, jobs)
+            except Exception as error:
+                for job in jobs:
+                    if not job.answer.done():
+                        job.answer.set_exception(error)
+                continue
+            for job, part in zip(jobs, parts, strict=True):
+                if not job.answer.done():  # else the client left
+                    job.answer.set_result(part)
 
     def _take(self) -> list[_Job]:
         """Return the first job with similar jobs, in their order."""
@@ -329,20 +336,6 @@ class Batcher:
                 others.append(job)
         self._waiting = others + self._waiting
         return jobs
-
-    def _finish(
-        self, loop: asyncio.AbstractEventLoop, jobs: list[_Job], done: asyncio.Future[list[list[Json]]]
-    ) -> None:
-        self._running -= 1
-        error = done.exception()
-        for number, job in enumerate(jobs):
-            if job.answer.done():  # the client left
-                continue
-            if error is None:
-                job.answer.set_result(done.result()[number])
-            else:
-                job.answer.set_exception(error)
-        self._start(loop)
 
 
 def _search(jobs: list[_Job]) -> list[list[Json]]:

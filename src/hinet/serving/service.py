@@ -15,11 +15,12 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from hinet import __version__
+from hinet.classifier.loaded import RowError
 from hinet.data.tables.labelled_tables import is_blank
 from hinet.errors import HiNetError, LabelError, quoted
 from hinet.parameters import resolve_threads
 from hinet.serving import schemas
-from hinet.serving.answers import Question, RowError, read_rows, reads_rows, training_row
+from hinet.serving.answers import Question, training_row
 from hinet.serving.corrections import Correction
 from hinet.serving.gate import Metrics
 from hinet.serving.models import Batcher, Models, ServedModel, utc_now
@@ -172,7 +173,7 @@ class Service:
 
     def _check_texts(self, model: ServedModel, texts: Sequence[str | None]) -> list[str]:
         name = "text" if len(texts) == 1 else "texts"
-        if reads_rows(model.model):
+        if model.model.reads_rows:
             columns = ", ".join(model.model.columns.inputs)
             raise invalid(name, f"the model reads the columns {columns}; send rows")
         self._check_count(name, len(texts))
@@ -193,7 +194,7 @@ class Service:
     async def _answer_rows(self, model: ServedModel, rows: Sequence[Json], question: Question) -> list[Json]:
         self._check_count("rows", len(rows))
         try:
-            return await self.work(lambda: model.answerer.answer(read_rows(model.model, rows), question))
+            return await self.work(lambda: model.answerer.answer(model.model.inputs_of(rows), question))
         except RowError as error:
             raise invalid(f"rows[{error.row}]", str(error)) from None
 
@@ -240,7 +241,7 @@ class Service:
         if isinstance(given, str):
             return [given]
         try:
-            return await self.work(read_rows, model.model, [given])
+            return await self.work(model.model.inputs_of, [given])
         except RowError as error:
             raise invalid("row", str(error)) from None
 
@@ -331,7 +332,7 @@ class Service:
         self._one(model, *((given, None) if isinstance(given, str) else (None, given)))
         nodes = [_position(model, name, f"nodes[{number}]") for number, name in enumerate(names)]
         inputs = await self._inputs(model, given)
-        if not reads_rows(model.model) and is_blank(inputs[0]):
+        if not model.model.reads_rows and is_blank(inputs[0]):
             raise invalid(field, f"the text is blank: {quoted(inputs[0])}; send the text that was classified")
         try:
             row = training_row(model.model, given, list(dict.fromkeys(nodes)))
@@ -342,7 +343,7 @@ class Service:
                 raise invalid(
                     field, f"{name}: {quoted(cell)} has a NUL character, which is invalid in CSV files; remove it"
                 )
-        return given if reads_rows(model.model) else inputs[0], row
+        return given if model.model.reads_rows else inputs[0], row
 
     async def list_feedback(self, asked: schemas.FeedbackQuery) -> Json:
         """Return feedback, the newest first."""
@@ -466,7 +467,7 @@ def _review_results(model: ServedModel, inputs: Sequence[Any]) -> list[Json]:
     results: list[Json] = []
     for given in inputs:
         try:
-            row = [given] if isinstance(given, str) else read_rows(model.model, [given])
+            row = [given] if isinstance(given, str) else model.model.inputs_of([given])
             results += model.answerer.answer(row, REVIEW_QUESTION)
         except HiNetError:
             results.append({"labels": [], "traces": [], "unknown_words": []})
