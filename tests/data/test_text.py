@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,17 +16,22 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 
 from hinet import load_icd10cm
-from hinet.data.text import TextFeatures, TextSettings, text_input, vocabulary
-from hinet.data.text.ngram_kernels import BLANK, WORD
-from hinet.data.text.text_input import character_classes
+from hinet.data.text import TextFeatures, TextSettings, known_shares, text_input, unknown_words, vocabulary
+from hinet.data.text.characters import character_classes, join_words, replacements, word_pattern
+from hinet.data.text.ngram_kernels import BLANK, LETTER, MARK, PICTURE, SINGLE
+from hinet.data.text.text_input import align
 from hinet.errors import HiNetError
 
 WORDS = TextSettings(char_ngrams=None)
 BOTH = TextSettings(char_ngrams=(3, 5))
 
-# Letters that grow, shrink or change class when normalised; blanks that str.split knows; words that come back.
+# Letters that grow, shrink or change class when normalised; blanks that str.split knows; words that come back; marks,
+# points, joiners and parts of emoji; scripts without blanks.
 alphabet = st.sampled_from(
-    [*"aabbc  _1-.,AÉéßﬁ½①İΣς漢字ﾊ\u0301\u00a0\u2003\u0085\x1c\U0001d538🙂\u200b"]
+    [
+        *"aabbc  _1-.,AÉéßﬁ½①İΣς漢字ﾊﾞ가ไทยทีक्षि٣مـَ🙂👍🏽",
+        *"\u0301\u1100\u1161\u00a0\u2003\u0085\x1c\U0001d538\u200b\u200d\u00ad",
+    ]
 ) | st.characters(exclude_categories=["Cs"])
 some_texts = st.lists(st.text(alphabet, max_size=30), min_size=1, max_size=12)
 
@@ -38,13 +42,27 @@ def icd() -> list[str]:
 
 
 def seen_by_both(texts: Sequence[str]) -> list[str]:
+    table = replacements()
+    changed = {code: int(table[code]) or None for code in np.flatnonzero(table != np.arange(len(table))).tolist()}
     normal: list[str] = pc.utf8_lower(pc.utf8_normalize(pa.array(texts, pa.string()), form="NFKC")).to_pylist()
-    return normal
+    return [text.translate(changed) for text in normal]
+
+
+def words_of(text: str) -> list[str]:
+    return word_pattern(text).findall(text)
+
+
+class WordOracle(TfidfVectorizer):
+    def get_feature_names_out(self, input_features: Any = None) -> Any:
+        return [join_words(name.split(" ")) for name in super().get_feature_names_out()]
 
 
 def word_oracle(sizes: tuple[int, int] = (1, 2), **options: Any) -> TfidfVectorizer:
-    return TfidfVectorizer(
-        ngram_range=sizes, token_pattern=r"(?u)\b\w+\b", sublinear_tf=True, lowercase=False, **options
+    return WordOracle(
+        ngram_range=sizes,
+        tokenizer=words_of,
+        token_pattern=None,
+        **{"sublinear_tf": True, "lowercase": False} | options,
     )
 
 
@@ -137,12 +155,134 @@ def test_characters_of_any_texts_equal_scikit_learn(texts: list[str], short: int
         assert_same(aligned(*ours, [f"[{name}]" for name in oracle.get_feature_names_out()]), theirs)
 
 
-def test_characters_have_the_classes_of_re() -> None:
-    every = [chr(code) for code in range(sys.maxunicode + 1)]
+def test_the_class_of_every_character() -> None:
     classes = character_classes(ascii_only=False)
-    assert [bool(re.match(r"\w", char)) for char in every] == (classes == WORD).tolist()
-    assert [char.isspace() for char in every] == (classes == BLANK).tolist()
     assert character_classes(ascii_only=True).tolist() == classes[:128].tolist()
+    for code, kind in enumerate(classes.tolist()):
+        char = chr(code)
+        category = unicodedata.category(char)
+        if code in range(0xE0000, 0xE1000):  # tags, which are ignored
+            continue
+        assert (kind == BLANK) == char.isspace()
+        assert (kind == MARK) == (category[0] == "M"), hex(code)
+        if kind in (LETTER, SINGLE):
+            assert char.isalnum() or char == "_"
+        elif kind != PICTURE:
+            assert not char.isalnum()
+    for char in "漢あアไកမ々한":
+        assert classes[ord(char)] == SINGLE
+    for char in "aß1_éдअعא٣๓":
+        assert classes[ord(char)] == LETTER
+    for char in "🙂☀👍🇫":
+        assert classes[ord(char)] == PICTURE
+
+
+@given(st.text(alphabet))
+def test_words_are_runs_of_letters_or_single_characters_with_their_marks(text: str) -> None:
+    classes, words, inside = character_classes(ascii_only=False), list[str](), 0
+    for char in text:
+        kind = int(classes[ord(char)])
+        if kind < LETTER:
+            inside = 0
+        elif (kind == MARK and inside) or kind == LETTER == inside:
+            words[-1] += char
+        else:
+            words.append(char)
+            inside = LETTER if kind == MARK else kind
+    assert word_pattern(text).findall(text) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("東京タワー", "東 京 タ ワ ー 東京 京タ タワ ワー"),
+        ("NEC社", "nec 社 nec_社"),
+        ("ภาษา", "ภ า ษ ภา าษ ษา"),
+        ("ที่นี่", "ที่ นี่ ที่นี่"),
+        ("हिन्दी भाषा", "हिन्दी भाषा हिन्दी_भाषा"),
+        ("مُحَمَّد", "محمد"),
+        ("كـــتاب ٣", "كتاب 3 كتاب_3"),
+        ("שָׁלוֹם", "שלום"),
+        ("한국어 \uff21\uff22\uff23\uff11", "한 국 어 한국 국어 abc1 어_abc1"),
+        ("ﾊﾞ", "バ"),
+        ("ΣΟΦΟΣ", "σοφοσ"),
+        ("Σοφός", "σοφοσ"),
+        ("İstanbul", "istanbul"),
+        ("soft\u00adware", "software"),
+        ("👍🏽", "👍"),
+        ("👩\u200d💻 ❤\ufe0f", "👩 💻 ❤ 👩💻 💻❤"),
+        ("Łódź", "łódź"),
+    ],
+)
+def test_words_of_every_script(text: str, names: str) -> None:
+    features = TextFeatures.fit([text], WORDS)
+    assert set(features.names(range(features.count))) == {name.replace("_", " ") for name in names.split()}
+    assert known_shares(features, [text]).tolist() == [1.0]
+    assert unknown_words(features, text) == ()
+
+
+@pytest.mark.parametrize(
+    ("texts", "others"),
+    [
+        (["全麦面包", "脱脂牛奶", "电动玩具火车"], ["白面包", "鲜牛奶", "木制火车"]),
+        (["ライ麦パン", "低脂肪牛乳", "電車のおもちゃ"], ["白いパン", "新鮮な牛乳", "木製の電車"]),
+        (["호밀빵", "저지방우유", "장난감기차"], ["흰빵", "신선한우유", "나무기차"]),
+        (["ขนมปังโฮลวีต", "นมพร่องมันเนย", "รถไฟของเล่น"], ["ขนมปังขาว", "นมสด", "รถไฟไม้"]),
+        (["गेहूँ की रोटी", "ताज़ा दूध", "खिलौना रेलगाड़ी"], ["मक्के की रोटी", "गाय का दूध", "लकड़ी की रेलगाड़ी"]),
+        (["خُبْزُ القمح", "حليب طازج", "قطار لعبة"], ["خبز أبيض", "حـــليب بارد", "قطار خشبي"]),
+        (["Ψωμί ολικής", "Φρέσκο γάλα", "Τρενάκι"], ["ΨΩΜΙ ΛΕΥΚΟ", "ΓΑΛΑ", "ΤΡΕΝΑΚΙ ΞΥΛΙΝΟ"]),  # noqa: RUF001
+        (["🍞🧈", "🥛 🐄", "🚂"], ["🍞", "🐄", "🚂💨"]),
+    ],
+    ids=["Chinese", "Japanese", "Korean", "Thai", "Hindi", "Arabic", "Greek", "emoji"],
+)
+def test_related_texts_share_words_in_every_script(texts: list[str], others: list[str]) -> None:
+    features, rows = TextFeatures.fit_transform(texts, WORDS)
+    likeness = (features.transform(others) @ rows.T).toarray()
+    assert likeness.argmax(axis=1).tolist() == [0, 1, 2]
+    assert (likeness.diagonal() > 0).all()
+
+
+@given(st.text(alphabet))
+def test_the_form_of_a_text_does_not_matter(text: str) -> None:
+    def grams(text: str) -> Any:
+        result = fitted([text], BOTH)
+        return None if result is None else sorted(result[0].names(range(result[0].count)))
+
+    expected = grams(text)
+    for form in ("NFC", "NFD", "NFKC"):
+        assert grams(unicodedata.normalize(form, text)) == expected
+    wide = "".join(chr(ord(char) + 0xFEE0) if "!" <= char <= "~" else char for char in text)
+    assert grams(wide) == expected
+
+
+@given(st.text(alphabet), st.text(alphabet))
+def test_the_words_of_two_texts_are_those_of_each(text: str, other: str) -> None:
+    first, second, both = (words_of(each) for each in seen_by_both([text, other, f"{text} {other}"]))
+    assert both == first + second
+    assert all(both)
+
+
+@given(some_texts)
+def test_a_text_with_letters_has_features_of_its_own(texts: list[str]) -> None:
+    for chosen in (WORDS, BOTH):
+        for text in texts:
+            result = fitted([text], chosen)
+            assert result is not None or not any(char.isalnum() for char in text)
+        result = fitted(texts, chosen)
+        if result is not None:
+            features, rows = result
+            for number, text in enumerate(texts):
+                assert_identical(features.transform([text]), rows[[number]])
+
+
+@given(st.text(alphabet))
+def test_normalised_characters_are_found_in_the_typed_text(text: str) -> None:
+    normal, spans = align(text)
+    assert normal == seen_by_both([text])[0]
+    assert len(normal) == len(spans)
+    assert spans == sorted(spans)
+    for char, (start, end) in zip(normal, spans, strict=True):
+        assert char in seen_by_both([text[start:end]])[0]
 
 
 @given(some_texts, st.sampled_from([WORDS, BOTH, TextSettings(), TextSettings(hash_bits=5, char_ngrams=(2, 3))]))
@@ -265,10 +405,10 @@ def test_hashed_features_are_sums_of_vocabulary_columns(texts: list[str], bits: 
     assert rows.shape == (len(texts), 2**bits)
     bucket = (features.to_arrays()["words.hashes"] >> np.uint64(64 - bits)).astype(np.int64)
     names = features.names(range(features.count))
-    counter = TfidfVectorizer(
-        ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", lowercase=False, use_idf=False, norm=None
-    )
-    counts = counter.fit_transform(seen_by_both(texts))[:, [counter.vocabulary_[name] for name in names]]
+    counter = word_oracle(sublinear_tf=False, use_idf=False, norm=None)
+    counts = counter.fit_transform(seen_by_both(texts))
+    column = {name: number for number, name in enumerate(counter.get_feature_names_out())}
+    counts = counts[:, [column[name] for name in names]]
     added = counts @ sp.csr_array((np.ones(len(bucket)), (np.arange(len(bucket)), bucket)), (len(bucket), 2**bits))
     in_rows = np.diff(sp.csc_array(added).indptr)
     idf = np.log((1 + len(texts)) / (1 + in_rows)) + 1

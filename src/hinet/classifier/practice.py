@@ -5,7 +5,6 @@ Titles themselves are training rows, which a model answers with far more confide
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,14 +13,13 @@ from hinet.classifier.calibration import calibrate_fitted, held_out_rows
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.labels import Truth
 from hinet.classifier.titles import TitleRows
+from hinet.data.text.characters import join_words, word_pattern
 from hinet.evaluation.risk import CERTAINTY
 
 MAX_TITLES = 1_000  # maximum number of titles that texts are made of
 MIN_TEXTS = 400  # few titles are used several times
 KEPT_SHARE = 0.5  # probability to keep a word
 MAX_ADDED = 2  # maximum number of words that are added to a text
-
-_WORD = re.compile(r"\w+")
 
 
 def calibrated_on_titles(fitted: Fitted, titles: TitleRows, seed: int) -> Fitted:
@@ -49,7 +47,7 @@ def practice_texts(titles: Sequence[str], seed: int) -> list[str]:
     ['rye bread whiite', 'bread rye', 'red']
     """
     rng = np.random.default_rng(seed)
-    split = [_WORD.findall(title.lower()) for title in titles]
+    split = [word_pattern(title).findall(title.lower()) for title in titles]
     pool = [word for words in split for word in words] or [""]
 
     def draw() -> str:
@@ -71,5 +69,5 @@ def practice_texts(titles: Sequence[str], seed: int) -> list[str]:
         text = [word for word, is_kept in zip(words, kept.tolist(), strict=True) if is_kept]
         for _ in range(int(rng.integers(MAX_ADDED + 1))):
             text.insert(int(rng.integers(len(text) + 1)), added())
-        texts.append(" ".join(text))
+        texts.append(join_words(text))
     return texts

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined, kernel
-from hinet.data.text.ngram_kernels import SEED, WORD, character, finished, joined, longest_row, stepped
+from hinet.data.text.ngram_kernels import LETTER, SEED, SINGLE, character, finished, joined, longest_row, stepped
 
 WITHIN = np.uint64(0x5851F42D4C957F2D)  # initial hash of pieces that continue a word
 MAX_PIECE = 32  # characters
@@ -60,7 +60,7 @@ def read_words(text, start, stop, classes, codes, begins, words):
         code, width = np.int64(text[position]), 1
         if code >= 0x80:
             code, width = character(text, position)
-        if classes[code] == WORD:
+        if LETTER <= classes[code] <= SINGLE:
             if not inside:
                 inside = True
                 state = SEED

@@ -6,7 +6,6 @@ Vectors are quantised to 8 bits and looked up by the hash of their token.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.matrices import quantise_rows
+from hinet.data.text.characters import word_pattern
 from hinet.data.text.ngram_kernels import SEED, finished, joined
 from hinet.data.text.text_input import as_arrow, in_blocks, normalise
 from hinet.data.text.vocabulary import parallel_map, vocabulary_lookup
@@ -43,7 +43,6 @@ _ACCEPTED = (
     f"give a model2vec folder, a .vec or .txt file, {PACKAGED!r} for the vectors of the extra 'meaning', or a name on "
     "the Hugging Face hub such as owner/model"
 )
-_WORD = re.compile(r"\w+")
 _SCHEMA: Schema = {
     "hashes": ArraySpec(("tokens",), "u", rising=True),
     "vectors": bytes_of("tokens", "width"),
@@ -145,7 +144,8 @@ class TokenVectors:
     def by_token(self, text: str) -> tuple[list[str], NDArray[np.float32]]:
         """Return the words of a text, pairs joined, and what each adds to the sum, (words, width)."""
         (block,) = in_blocks(as_arrow([text]), 1) or [None]
-        words = _WORD.findall("" if block is None else normalise(block).text.tobytes().decode())
+        plain = "" if block is None else normalise(block).text.tobytes().decode()
+        words = word_pattern(plain, whole_runs=True).findall(plain)
         tokens: list[str] = []
         while len(words) > len(tokens):
             both = " ".join(words[len(tokens) : len(tokens) + 2])

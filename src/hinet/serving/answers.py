@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,8 @@ from hinet.classifier.remembered import Neighbour
 from hinet.data import Traces
 from hinet.data.tables.labelled_tables import is_blank
 from hinet.data.text import unknown_words
+from hinet.data.text.characters import word_pattern
+from hinet.data.text.text_input import align
 from hinet.engine import Found
 from hinet.engine.model.groups import Targets
 from hinet.engine.search.odds_scaling import odds_shift
@@ -34,7 +35,6 @@ from hinet.taxonomy import STOP
 Json = dict[str, Any]
 MAX_CACHED_LABELS = 1 << 20  # a DAG may have more paths than memory can hold
 MEANING = " (meaning)"  # suffix of a word in the name of a feature: the contribution of its vector
-_WORD, _SPLIT = re.compile(r"\w+"), re.compile(r"\S+")
 Span = tuple[int, int]
 
 
@@ -304,12 +304,6 @@ def _first_traces(traces: Traces) -> Traces:
     return Traces(traces.layers, np.arange(len(traces) + 1), offsets_of(lengths), neurons.astype(np.int32))
 
 
-class _Token(NamedTuple):
-    normal: str
-    start: int
-    end: int
-
-
 class TextSpans:
     """Finds features in a text as it was typed, though a model reads it normalised.
 
@@ -319,8 +313,8 @@ class TextSpans:
     """
 
     def __init__(self, text: str) -> None:
-        self._words = list(_tokens(_WORD, text))
-        self._split = list(_tokens(_SPLIT, text))
+        self._normal, self._spans = align(text)
+        self._words = list(word_pattern(self._normal).finditer(self._normal))
 
     def of_feature(self, name: str) -> list[Span]:
         """Return the spans of an n-gram by its name in an explanation; character n-grams are in brackets."""
@@ -330,32 +324,34 @@ class TextSpans:
 
     def of_term(self, term: str) -> list[Span]:
         """Return the spans of consecutive normalised words or, if there are none, of tokens equal to ``term``."""
-        words = _WORD.findall(term)
+        words = word_pattern(term).findall(term)
         size = len(words)
         spans = [
-            (self._words[start].start, self._words[start + size - 1].end)
-            for start in range(len(self._words) - size + 1)
-            if size and all(token.normal == word for token, word in zip(self._words[start:], words, strict=False))
+            self._typed(found[0].start(), found[-1].end())
+            for found in (self._words[start : start + size] for start in range(len(self._words) - size + 1))
+            if size and [word[0] for word in found] == words
         ]
-        return spans or [(token.start, token.end) for token in self._split if token.normal == term]
+        return spans or [self._typed(*token.span()) for token in self._tokens() if token[0] == term]
 
     def _of_characters(self, gram: str) -> list[Span]:
-        """Return the spans of characters within words, or the whole word if normalisation changed its length."""
+        """Return the spans of characters within tokens."""
         spans = set()
-        for normal, start, end in self._split:
-            padded = f" {normal} "
-            same_length = len(normal) == end - start
+        for token in self._tokens():
+            padded, start = f" {token[0]} ", token.start() - 1
             position = padded.find(gram)
             while position >= 0:
-                first, last = max(position - 1, 0), min(position - 1 + len(gram), len(normal))
-                spans.add((start + first, start + last) if same_length else (start, end))
+                first, last = max(start + position, token.start()), min(start + position + len(gram), token.end())
+                if first < last:
+                    spans.add(self._typed(first, last))
                 position = padded.find(gram, position + 1)
         return sorted(spans)
 
+    def _tokens(self) -> Iterator[re.Match[str]]:
+        return re.finditer(r"\S+", self._normal)
 
-def _tokens(pattern: re.Pattern[str], text: str) -> Iterator[_Token]:
-    for match in pattern.finditer(text):
-        yield _Token(unicodedata.normalize("NFKC", match[0]).lower(), *match.span())
+    def _typed(self, start: int, end: int) -> Span:
+        """Return the span of normalised characters in the text as it was typed."""
+        return self._spans[start][0], self._spans[end - 1][1]
 
 
 def unknown_spans(fitted: Fitted, text: str) -> list[Json]:

@@ -10,7 +10,6 @@ Streamed texts are counted in bounded memory in a first pass, and their n-grams 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from hinet.compiled import compile_from_now_on
+from hinet.data.text.characters import join_words, word_pattern
 from hinet.data.text.ngram_kernels import Floats, Hashes, Ints32, Ints64, locate, weigh_rows
 from hinet.data.text.text_input import TextBlock, as_arrow, in_blocks, normalise
 from hinet.data.text.vocabulary import (
@@ -55,7 +55,6 @@ MIN_IDF, MAX_IDF = 1.0, 100.0  # the weight of a feature in all texts; more than
 
 # Row offsets, feature numbers and weights of a block, and the share of unknown n-grams of each row.
 _Part: TypeAlias = tuple[Ints64, Ints32, Floats, Floats]
-_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,8 +341,8 @@ def unknown_words(features: TextFeatures, text: str) -> tuple[str, ...]:
     if size is None:
         terms = plain.split()
     else:
-        words = _WORD.findall(plain)
-        terms = [" ".join(words[start : start + size]) for start in range(len(words) - size + 1)]
+        words = word_pattern(plain).findall(plain)
+        terms = [join_words(words[start : start + size]) for start in range(len(words) - size + 1)]
     distinct = list(dict.fromkeys(terms))
     shares = known_shares(features, distinct).tolist()
     return tuple(term for term, share in zip(distinct, shares, strict=True) if share == 0)
@@ -385,7 +384,7 @@ def replace_words(texts: Sequence[str], seed: int) -> list[str]:
     ['ryead bread', 'breead breed', 'red bread']
     """
     rng = np.random.default_rng(seed)
-    words = [[word.lower() for word in _WORD.findall(text)] for text in texts]
+    words = [[word.lower() for word in word_pattern(text).findall(text)] for text in texts]
     frequency = Counter(word for own in words for word in {*own})
     pools: list[list[str]] = [[word for own in words for word in own], sorted(frequency)]
 
@@ -404,7 +403,7 @@ def replace_words(texts: Sequence[str], seed: int) -> list[str]:
         rarest_first = np.lexsort((rng.random(len(own)), np.array([frequency[word] for word in own])))
         replaced = {*rarest_first[: int(rng.integers(len(own) + 1))].tolist()}
         numbers = iter(range(len(own)))
-        return _WORD.sub(lambda word: replacement() if next(numbers) in replaced else word[0], text)
+        return word_pattern(text).sub(lambda word: replacement() if next(numbers) in replaced else word[0], text)
 
     return [rewritten(text, own) for text, own in zip(texts, words, strict=True)]
 

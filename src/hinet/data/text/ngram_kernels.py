@@ -20,7 +20,8 @@ Hashes: TypeAlias = NDArray[np.uint64]
 Ints32: TypeAlias = NDArray[np.int32]
 Ints64: TypeAlias = NDArray[np.int64]
 
-OTHER, WORD, BLANK = 0, 1, 2  # classes of characters
+# Classes of characters. A word is a run of letters and marks, or a single character or picture with the marks after it.
+OTHER, BLANK, LETTER, MARK, SINGLE, PICTURE = range(6)
 SEED = np.uint64(0x9E3779B97F4A7C15)  # the hash of an empty n-gram
 PAD = 32  # the space around a word
 ZERO: Any = np.int64(0)  # numba would compile a kernel again for a literal
@@ -82,31 +83,67 @@ def character(text: Bytes, at: int) -> Any:
     return (lead & 0x07) << 18 | middle << 6 | np.int64(text[at + 3]) & 0x3F, 4
 
 
+def _steps_of_replacing(text: Bytes, *_: Any) -> int:
+    return 5 * len(text)
+
+
+@kernel(steps=_steps_of_replacing)
+def replace_characters(text: Bytes, offsets: Ints64, replacements: Any) -> Any:
+    """Return rows with every character replaced by that of a table, which is below U+0800, or left out if it is 0."""
+    out, out_offsets = np.empty(len(text), np.uint8), np.zeros(len(offsets), np.int64)
+    cursor = ZERO
+    for row in range(len(offsets) - 1):
+        at = offsets[row]
+        while at < offsets[row + 1]:
+            code, width = character(text, at)
+            replacement = np.int64(replacements[code])
+            if replacement == code:
+                for byte in range(at, at + width):
+                    out[cursor] = text[byte]
+                    cursor += 1
+            elif replacement >= 0x80:
+                out[cursor], out[cursor + 1] = 0xC0 | replacement >> 6, 0x80 | replacement & 0x3F
+                cursor += 2
+            elif replacement > 0:
+                out[cursor] = replacement
+                cursor += 1
+            at += width
+        out_offsets[row + 1] = cursor
+    return out[:cursor].copy(), out_offsets
+
+
+@inlined
+def next_word(text: Bytes, at: int, stop: int, classes: Bytes) -> tuple[int, int, Any]:
+    """Return start, end and hash of the first word from byte ``at``; start is ``stop`` if there is none."""
+    code, width, kind = 0, 0, OTHER
+    while at < stop:
+        code, width = character(text, at)
+        kind = classes[code]
+        if kind >= LETTER:
+            break
+        at += width
+    start, state = at, SEED
+    lowest = MARK if kind >= SINGLE else LETTER
+    while at < stop:
+        state = joined(state, np.uint64(code))
+        at += width
+        if at < stop:
+            code, width = character(text, at)
+            if not lowest <= classes[code] < SINGLE:
+                break
+    return start, at, finished(state)
+
+
 @inlined
 def _hash_words(text: Bytes, row: Any, classes: Bytes, sizes: Any, work: Any, hashes: Hashes, places: Ints32) -> int:
     """Write the hash and start of every word n-gram of a row, and return their number."""
-    (start, stop), (shortest, longest), (words, starts) = row, sizes, work
+    (at, stop), (shortest, longest), (words, starts) = row, sizes, work
     count = 0
-    inside = False
-    state = SEED
-    at = start
-    while at < stop:
-        code, width = np.int64(text[at]), 1
-        if code >= 0x80:
-            code, width = character(text, at)
-        if classes[code] == WORD:
-            if not inside:
-                inside = True
-                state = SEED
-                starts[count] = at
-            state = joined(state, np.uint64(code))
-        elif inside:
-            inside = False
-            words[count] = finished(state)
-            count += 1
-        at += width
-    if inside:
-        words[count] = finished(state)
+    while True:
+        start, at, word = next_word(text, at, stop, classes)
+        if start >= stop:
+            break
+        words[count], starts[count] = word, start
         count += 1
     emitted = 0
     for first in range(count):
@@ -274,38 +311,25 @@ def hash_rows(text: Bytes, offsets: Ints64, classes: Bytes, chars: bool, shortes
 
 
 @inlined
-def _next_word(text: Bytes, at: int, stop: int, classes: Bytes) -> tuple[int, int, Any]:
-    """Return start, end and hash of the first word from byte ``at``; start is ``stop`` if there is none."""
-    while at < stop:
-        code, width = character(text, at)
-        if classes[code] == WORD:
-            break
-        at += width
-    start, state = at, SEED
-    while at < stop:
-        code, width = character(text, at)
-        if classes[code] != WORD:
-            break
-        state = joined(state, np.uint64(code))
-        at += width
-    return start, at, finished(state)
-
-
-@inlined
 def _spell_words(text: Bytes, at: int, stop: int, classes: Bytes, target: Any, out: Bytes, cursor: int) -> int:
-    """Write words from byte ``at``, separated by a space, until they have the hash; return the new cursor."""
-    state = SEED
+    """Write words from byte ``at`` until they have the hash, and return the new cursor.
+
+    A space separates them, except between single characters.
+    """
+    state, first, is_single = SEED, cursor, False
     while True:
-        start, at, word = _next_word(text, at, stop, classes)
+        start, at, word = next_word(text, at, stop, classes)
         assert start < stop
+        follows_single, is_single = is_single, classes[character(text, start)[0]] >= SINGLE
+        if cursor > first and not (follows_single and is_single):
+            out[cursor] = PAD
+            cursor += 1
         for byte in range(start, at):
             out[cursor] = text[byte]
             cursor += 1
         state = stepped(state, word)
         if finished(state) == target:
             return cursor
-        out[cursor] = PAD
-        cursor += 1
 
 
 @inlined

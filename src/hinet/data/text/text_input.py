@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from hinet.data.frames import decoded, is_text
-from hinet.data.text.ngram_kernels import BLANK, WORD, Bytes, Ints64
+from hinet.data.text.characters import character_classes, replacements
+from hinet.data.text.ngram_kernels import Bytes, Ints64, replace_characters
 from hinet.errors import HiNetError, quoted
 from hinet.ragged import offsets_of
 
@@ -24,13 +24,12 @@ MIN_BLOCK_BYTES = 50_000
 BLOCKS_PER_THREAD = 4
 MAX_TEXT_BYTES = 10_000_000  # the n-grams of a text take about 150 times its size
 
-_CODES, _ASCII_CODES = 0x110000, 0x80
 _REMEDY = "leave the row out, or give an empty text"
 
 
 @dataclass(frozen=True)
 class TextBlock:
-    """Some rows of text as UTF-8, normalised (NFKC) and in lower case."""
+    """Some rows of text as UTF-8: normalised (NFKC), in lower case, with some characters replaced or left out."""
 
     text: Bytes
     offsets: Ints64  # (n + 1,)
@@ -152,7 +151,7 @@ def _byte_range(array: pa.LargeStringArray) -> tuple[int, int]:
 
 
 def normalise(block: pa.LargeStringArray) -> TextBlock:
-    """Return the rows of a block normalised (NFKC) and in lower case."""
+    """Return the rows of a block as features see them."""
     text, offsets = _raw(block)
     ascii_only = not len(text) or int(text.max()) < 0x80
     if ascii_only:
@@ -164,11 +163,32 @@ def normalise(block: pa.LargeStringArray) -> TextBlock:
             text, offsets = _raw(pc.utf8_lower(pc.utf8_normalize(block, form="NFKC")))
         except pa.ArrowInvalid:
             raise HiNetError("a text is not valid UTF-8; decode it with the encoding it was written in") from None
-        text = text.copy()  # kernels are compiled for writable arrays
+        text, offsets = replace_characters(text.copy(), offsets, replacements())  # kernels need writable arrays
     longest = int(np.diff(offsets).max(initial=0))
     if longest > MAX_TEXT_BYTES:  # some characters become longer
         raise HiNetError(f"normalised, {too_long_message(longest)}")
     return TextBlock(text, offsets, character_classes(ascii_only))
+
+
+def align(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """Return a text as features see it, and for each of its characters the span in the text as it was typed.
+
+    >>> align("No ﬁ")
+    ('no fi', [(0, 1), (1, 2), (2, 3), (3, 4), (3, 4)])
+    """
+    if text.isascii():
+        return text.lower(), list(pairwise(range(len(text) + 1)))
+    starts = [start for start, character in enumerate(text) if not start or not _joins_previous(character)]
+    spans = list(pairwise([*starts, len(text)]))
+    block = normalise(as_arrow([text[start:end] for start, end in spans]).chunk(0))
+    parts = [block.text[start:end].tobytes().decode() for start, end in pairwise(block.offsets.tolist())]
+    return "".join(parts), [span for part, span in zip(parts, spans, strict=True) for _ in part]
+
+
+def _joins_previous(character: str) -> bool:
+    """Return whether normalisation may join a character and the one before it: marks, and parts of Korean syllables."""
+    first = unicodedata.normalize("NFKC", character)[0]
+    return not character.isascii() and (unicodedata.category(first)[0] == "M" or "\u1160" <= first <= "\u11ff")
 
 
 def _raw(array: pa.LargeStringArray) -> tuple[Bytes, Ints64]:
@@ -176,15 +196,3 @@ def _raw(array: pa.LargeStringArray) -> tuple[Bytes, Ints64]:
     if not size:
         return np.empty(0, np.uint8), np.zeros(len(array) + 1, np.int64)
     return np.frombuffer(array.buffers()[2], np.uint8)[start : start + size], _offsets(array) - start
-
-
-@cache
-def character_classes(ascii_only: bool) -> Bytes:
-    """Return the class of every code point, or every ASCII one: word, space or other, as in Python's ``re``."""
-    codes = np.arange(_ASCII_CODES if ascii_only else _CODES, dtype="<u4")
-    everything = codes.tobytes().decode("utf-32-le", "surrogatepass")
-    classes = np.zeros(len(codes), np.uint8)
-    for pattern, kind in ((r"\w+", WORD), (r"\s+", BLANK)):
-        for run in re.finditer(pattern, everything):
-            classes[run.start() : run.end()] = kind
-    return classes

@@ -79,7 +79,8 @@ class TextSettings:
     Parameters
     ----------
     word_ngrams
-        Shortest and longest word n-gram; ``None`` for none. A word consists of letters, digits and ``_``.
+        Shortest and longest word n-gram; ``None`` for none. A word consists of letters, digits and ``_``; in
+        Chinese, Japanese, Korean, Thai and similar scripts, every character is a word.
     char_ngrams
         Shortest and longest character n-gram within space-separated words, padded with a space on both sides; ``None``
         for none. ``"auto"`` is 3 to 5 for at most 50,000 texts of at most 3,000,000 words together, and if the first
