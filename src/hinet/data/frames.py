@@ -51,40 +51,35 @@ def as_table(rows: Any) -> pa.Table:
     return pa.table([_from_pandas(column, name) for name, (_, column) in zip(names, rows.items(), strict=True)], names)
 
 
-def _from_pandas(column: Any, name: str) -> Any:
-    try:
-        return pa.array(column, from_pandas=True)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        pass
+def _from_pandas(column: Any, name: str) -> pa.Array:
+    if (array := _array(column)) is not None:
+        return array
     values = column.tolist()
     first = next((value for value in values if value is not None and value == value), None)
-    row = next((row for row, value in enumerate(values) if not _fit_together(first, value)), 0)
+    row = next((row for row, value in enumerate(values) if _array([first, value]) is None), 0)
     raise HiNetError(
         f"row {row}: column {quoted(name)} has {format_value(values[row])} and other rows {format_value(first)}; "
         "give a column values of one type"
     )
 
 
-def _fit_together(first: Any, value: Any) -> bool:
+def _array(values: Any) -> pa.Array | None:
+    """Return values as an Arrow array, or None if they do not have one type that Arrow knows."""
     try:
-        pa.array([first, value], from_pandas=True)
+        return pa.array(values, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return False
-    return True
+        return None
 
 
 def one_row_table(row: Mapping[str, Any]) -> pa.Table:
     """Return a mapping of columns to values as a table of one row."""
-    return pa.table({str(name): _one(str(name), value) for name, value in row.items()})
-
-
-def _one(name: str, value: Any) -> pa.Array:
-    try:
-        return pa.array([value], from_pandas=True)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        raise HiNetError(
-            f"row 0: column {quoted(name)} has {format_value(value)}; give text, a number or a list of numbers"
-        ) from None
+    arrays = {str(name): _array([value]) for name, value in row.items()}
+    for (name, array), value in zip(arrays.items(), row.values(), strict=True):
+        if array is None:
+            raise HiNetError(
+                f"row 0: column {quoted(name)} has {format_value(value)}; give text, a number or a list of numbers"
+            )
+    return pa.table(arrays)
 
 
 def column_of(table: pa.Table, name: str, known: Sequence[str]) -> pa.ChunkedArray:

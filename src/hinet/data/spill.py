@@ -6,6 +6,7 @@ block is well shuffled whatever the order of the files. A block is read as a who
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import shutil
@@ -32,7 +33,7 @@ NAMES = "names.safetensors"
 BLOCK_ROWS = 1 << 15
 BLOCK_VALUES = 1 << 22  # 32 MB
 WINDOW_VALUES = 1 << 24  # values distributed at a time: 128 MB
-_HEADER = 6  # integers before the arrays of a piece
+_ARRAYS = 8  # arrays of a piece, the rows that one window adds to a block
 _REMEDY = "remove the checkpoint folder and start again"
 _SPACE_REMEDY = "free some space, or put the checkpoints on another disk"
 
@@ -80,7 +81,7 @@ class Spill:
         """Return the blocks of a folder if they are complete and have this fingerprint, else None."""
         try:
             manifest = json.loads((folder / MANIFEST).read_text())
-            if manifest["fingerprint"] != fingerprint:
+            if (manifest["fingerprint"], manifest["arrays"]) != (fingerprint, _ARRAYS):
                 return None
             blocks = tuple(BlockInfo(**block) for block in manifest["blocks"])
             sizes = [_file(folder, number).stat().st_size for number in range(len(blocks))]
@@ -104,24 +105,19 @@ class Spill:
             raise FileError(path, f"cannot be read: {error.strerror or error}; {_REMEDY}") from None
         if zlib.crc32(data) != info.crc:
             raise FileError(path, f"is damaged: its checksum does not match; {_REMEDY}")
-        pieces, start = [], 0
-        while start < len(data):
-            piece, start = _read_piece(data, start)
-            pieces.append(piece)
+        stream, pieces = io.BytesIO(data), []
+        while stream.tell() < len(data):
+            pieces.append([np.load(stream, allow_pickle=False) for _ in range(_ARRAYS)])
         lengths, indices, values, dense, traces, trace_lengths, neurons, weights = (
             np.concatenate(parts) for parts in zip(*pieces, strict=True)
         )
         rows = len(lengths)
         if not (_within(indices, self.columns - self.dense) and _within(neurons, len(layers.node))):
             raise FileError(path, f"is damaged: it has features or labels that are out of range; {_REMEDY}")
-        csr = sp.csr_array(
-            (values, indices, offsets_of(lengths.astype(np.int64))), shape=(rows, self.columns - self.dense)
-        )
-        matrix = SparseMatrix.of(csr)
-        if self.dense:
-            matrix = matrix._replace(dense=dense.reshape(rows, self.dense))
-        offsets = offsets_of(traces.astype(np.int64)), offsets_of(trace_lengths.astype(np.int64))
-        return StoredBlock(matrix, Traces(layers, *offsets, neurons), weights if len(weights) else None)
+        csr = sp.csr_array((values, indices, offsets_of(lengths)), shape=(rows, self.columns - self.dense))
+        matrix = SparseMatrix.of(csr)._replace(dense=dense)
+        labels = Traces(layers, offsets_of(traces), offsets_of(trace_lengths), neurons)
+        return StoredBlock(matrix, labels, weights if len(weights) else None)
 
 
 @dataclass
@@ -162,6 +158,7 @@ class SpillWriter:
         blocks = tuple(self._blocks[old] for old in full)
         manifest = {
             "fingerprint": self.fingerprint,
+            "arrays": _ARRAYS,
             "columns": self.columns,
             "dense": self.dense,
             "blocks": [vars(block) for block in blocks],
@@ -192,18 +189,19 @@ class SpillWriter:
 
     def _append(self, number: int, rows: SparseMatrix, traces: Traces, weights: NDArray[np.float32] | None) -> None:
         arrays = [
-            np.diff(rows.indptr).astype("<u4"),
-            rows.indices.astype("<i4"),
-            rows.data.astype("<f4"),
-            rows.dense.astype("<f4"),
-            np.diff(traces.row_offsets).astype("<u4"),
-            np.diff(traces.offsets).astype("<u4"),
-            traces.neurons.astype("<i4"),
-            np.zeros(0, "<f4") if weights is None else weights.astype("<f4"),
+            np.diff(rows.indptr),
+            rows.indices,
+            rows.data,
+            rows.dense,
+            np.diff(traces.row_offsets),
+            np.diff(traces.offsets),
+            traces.neurons,
+            np.zeros(0, np.float32) if weights is None else weights,
         ]
-        sizes = [rows.row_count, len(rows.indices), rows.dense.size, len(traces.offsets) - 1, len(traces.neurons)]
-        header = np.array([*sizes, 0 if weights is None else rows.row_count], "<i8")
-        data = b"".join(array.tobytes() for array in (header, *arrays))
+        piece = io.BytesIO()
+        for array in arrays:
+            np.save(piece, array, allow_pickle=False)
+        data = piece.getvalue()
         path = _file(self.folder, number)
         with _writing(path), path.open("ab") as stream:
             stream.write(data)
@@ -260,20 +258,6 @@ def _within(numbers: NDArray[Any], count: int) -> bool:
 
 def _file(folder: Path, number: int) -> Path:
     return folder / f"rows-{number:05d}.bin"
-
-
-def _read_piece(data: bytes, offset: int) -> tuple[tuple[NDArray[Any], ...], int]:
-    """Return the arrays of the piece at an offset, and the offset of the next one."""
-    rows, values, dense, traces, neurons, weights = np.frombuffer(data, "<i8", _HEADER, offset).tolist()
-    offset += 8 * _HEADER
-    arrays = []
-    for kind, count in (
-        ("<u4", rows), ("<i4", values), ("<f4", values), ("<f4", dense), ("<u4", rows), ("<u4", traces),
-        ("<i4", neurons), ("<f4", weights),
-    ):  # fmt: skip
-        arrays.append(np.frombuffer(data, kind, count, offset))
-        offset += 4 * count
-    return tuple(arrays), offset
 
 
 def _value_count(rows: Any) -> int:

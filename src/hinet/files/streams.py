@@ -48,12 +48,10 @@ def open_bytes(path: str | Path) -> Iterator[io.BufferedReader]:
             yield stream
     except IsADirectoryError:
         raise FileError(path, "is a folder; name a file in it") from None
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # none in errors of gzip and of Arrow
+            raise FileError(path, f"cannot be read: {error.strerror}") from None
         raise FileError(path, f"the compressed data is damaged or cut short: {error}") from None
-    except OSError as error:
-        if error.errno is None:  # raised by Arrow for Zstandard data
-            raise FileError(path, f"the compressed data is damaged or cut short: {error}") from None
-        raise FileError(path, f"cannot be read: {error.strerror}") from None
 
 
 @contextmanager
@@ -72,7 +70,7 @@ def _raw(path: str | Path) -> Iterator[io.BufferedReader]:
 @contextmanager
 def _decompress(raw: io.BufferedReader) -> Iterator[io.BufferedReader]:
     start = raw.peek(len(_XZ))
-    inner: Any = None
+    inner: Any
     if start.startswith(_GZIP):
         inner = gzip.open(raw)  # noqa: SIM115 closed below, as are the others
     elif start.startswith(_XZ):
@@ -81,11 +79,11 @@ def _decompress(raw: io.BufferedReader) -> Iterator[io.BufferedReader]:
         import pyarrow as pa
 
         inner = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
-    if inner is None:
-        yield raw
     else:
-        with inner:
-            yield io.BufferedReader(inner, BUFFER_BYTES)
+        yield raw
+        return
+    with inner:
+        yield io.BufferedReader(inner, BUFFER_BYTES)
 
 
 def standard_input() -> io.BufferedReader:
@@ -222,24 +220,18 @@ def read_to_end(path: str | Path, stream: IO[bytes], memory_per_byte: int = 4) -
 
 def read_bounded(path: str | Path, limit: int) -> bytes:
     """Return the bytes of a plain file, or raise FileError if there are more than ``limit``; may raise OSError."""
-    reason = "more than such a file has"
     with Path(path).open("rb") as stream:
-        if os.fstat(stream.fileno()).st_size > limit:
-            raise _too_long(path, limit, reason)
-        return _read_up_to(path, stream, limit, reason)
+        size = os.fstat(stream.fileno()).st_size
+        return _read_up_to(path, stream, limit, "more than such a file has", size)
 
 
-def _read_up_to(path: str | Path, stream: IO[bytes], limit: int, reason: str) -> bytes:
+def _read_up_to(path: str | Path, stream: IO[bytes], limit: int, reason: str, known_size: int = 0) -> bytes:
     data = bytearray()
-    while chunk := stream.read(CHUNK_BYTES):
+    while max(len(data), known_size) <= limit:
+        if not (chunk := stream.read(CHUNK_BYTES)):
+            return bytes(data)
         data += chunk
-        if len(data) > limit:
-            raise _too_long(path, limit, reason)
-    return bytes(data)
-
-
-def _too_long(path: str | Path, limit: int, reason: str) -> FileError:
-    return FileError(path, f"is longer than {limit:,} bytes, {reason}; is it the right file?")
+    raise FileError(path, f"is longer than {limit:,} bytes, {reason}; is it the right file?")
 
 
 def decode_text(path: str | Path, data: bytes, encoding: str = "utf-8") -> str:
@@ -252,7 +244,8 @@ def decode_text(path: str | Path, data: bytes, encoding: str = "utf-8") -> str:
     try:
         text = data.decode(encoding)
     except UnicodeError as error:
-        raise _not_text(path, data, encoding, error) from None
+        start = getattr(error, "start", 0)
+        raise FileError(path, _bad_byte(data[start], encoding), line=_line_at(data, start)) from None
     if "\0" in text:
         raise FileError(
             path,
@@ -260,12 +253,6 @@ def decode_text(path: str | Path, data: bytes, encoding: str = "utf-8") -> str:
             text[: text.index("\0")].count("\n") + 1,
         )
     return text
-
-
-def _not_text(path: str | Path, data: bytes, encoding: str, error: UnicodeError) -> FileError:
-    start = getattr(error, "start", 0)
-    message = f"byte 0x{data[start]:02x} is not {encoding} text; save the file as UTF-8 or {ENCODING_REMEDY}"
-    return FileError(path, message, line=_line_at(data, start))
 
 
 def split_lines(path: str | Path, text: str) -> list[str]:
@@ -300,8 +287,12 @@ def decoding_error(text: str, encoding: str) -> str:
     if lone is None:
         return ""
     if "\udc80" <= lone <= "\udcff":
-        return f"byte 0x{ord(lone) - 0xDC00:02x} is not {encoding} text; save the file as UTF-8 or {ENCODING_REMEDY}"
+        return _bad_byte(ord(lone) - 0xDC00, encoding)
     return "half of a surrogate pair; write the whole character"
+
+
+def _bad_byte(byte: int, encoding: str) -> str:
+    return f"byte 0x{byte:02x} is not {encoding} text; save the file as UTF-8 or {ENCODING_REMEDY}"
 
 
 def is_utf8(encoding: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -76,11 +76,8 @@ def parse_header(path: str | Path, text: str) -> ArffHeader:
     if len(hierarchies) > 1:
         raise FileError(path, "a second attribute is hierarchical; keep one", line=hierarchies[1].line)
     names = _distinct_names([attribute.name for attribute in attributes])
-    renamed = tuple(
-        Attribute(name, attribute.kind, attribute.values, attribute.line)
-        for name, attribute in zip(names, attributes, strict=True)
-    )
-    return ArffHeader(renamed, data.end(), text.count("\n", 0, data.start()) + 1)
+    renamed = (replace(attribute, name=name) for name, attribute in zip(names, attributes, strict=True))
+    return ArffHeader(tuple(renamed), data.end(), text.count("\n", 0, data.start()) + 1)
 
 
 def _attribute(path: str | Path, line: str, number: int) -> Attribute:

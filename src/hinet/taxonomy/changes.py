@@ -121,13 +121,16 @@ class TaxonomyChange:
         """Ids of removed nodes."""
         return tuple(self.old.ids[node] for node in np.flatnonzero(self.new_position < 0))
 
+    @property
+    def _counts(self) -> dict[str, int]:
+        return {kind: len(getattr(self, kind)) for kind in ("added", "moved", "renamed", "removed")}
+
     def __bool__(self) -> bool:
         """Return whether anything changed."""
-        return bool(self.added or self.moved or self.renamed or self.removed)
+        return any(self._counts.values())
 
     def __repr__(self) -> str:
-        counts = {kind: len(getattr(self, kind)) for kind in ("added", "moved", "renamed", "removed")}
-        changes = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+        changes = ", ".join(f"{count:,} {kind}" for kind, count in self._counts.items() if count)
         return f"<TaxonomyChange: {changes or 'no node changed'}>"
 
     def __str__(self) -> str:
@@ -138,11 +141,10 @@ class TaxonomyChange:
             "renamed": [f"{quoted(before)} to {quoted(after)}" for before, after in self.renamed[:_EXAMPLES]],
             "removed": [quoted(name) for name in self.removed[:_EXAMPLES]],
         }
-        counts = {kind: len(getattr(self, kind)) for kind in examples}
         lines = [
-            f"{counts[kind]:,} {kind}: {', '.join(names)}{', …' if counts[kind] > len(names) else ''}"
-            for kind, names in examples.items()
-            if names
+            f"{count:,} {kind}: {', '.join(examples[kind])}{', …' if count > _EXAMPLES else ''}"
+            for kind, count in self._counts.items()
+            if count
         ]
         return "\n".join(lines) or "no node was added, moved, renamed or removed"
 

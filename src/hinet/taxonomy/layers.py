@@ -283,10 +283,6 @@ class Layers:
 
     def count_traces(self) -> int:
         """Count the complete traces: paths from layer 1 to a stop neuron."""
-        return self._trace_count
-
-    @cached_property
-    def _trace_count(self) -> int:
         return int(self.path_counts[self.ends].sum())
 
     def _add_path_counts(self, counts: NDArray[Any]) -> None:

@@ -184,6 +184,8 @@ def _tokens(path: str | Path, text: str) -> Iterator[tuple[int, str]]:
 
 
 def _scalar(path: str | Path, line: int, token: str) -> Any:
+    if token in "}],:":
+        raise FileError(path, f"not valid JSON: unexpected {quoted(token)}", line=line)
     try:
         value = json.loads(token)
     except ValueError as error:
@@ -195,58 +197,42 @@ def _scalar(path: str | Path, line: int, token: str) -> Any:
 
 def _parse(path: str | Path, text: str) -> _Value:
     """Parse JSON with an explicit stack."""
-    tokens = _tokens(path, text)
-    open_values: list[_Value] = []
-    line, token = _next(path, tokens, 1)
-    while True:
-        # Here a value is expected.
-        key, start = "", line
-        holder = open_values[-1] if open_values else None
-        if holder is not None and holder.kind == "{":
-            key, line, token = _key(path, line, token, tokens)
-        value = _Value(start, token if token in _OPENING else "")
-        if holder is not None:
-            holder.items.append((key, value))
-        if value.kind:
-            open_values.append(value)
-            line, token = _next(path, tokens, line)
-            if token != _OPENING[value.kind]:
-                continue
+    top = _Value(1, "")  # its only item is the value of the text
+    open_values = [top]
+    key, line, start = "", 1, 1  # of the current item
+    state = "item"  # what comes next: item, item or end ("first"), colon, value, comma or end ("comma"), nothing
+    for line, token in _tokens(path, text):
+        holder = open_values[-1]
+        if state == "nothing":
+            raise FileError(path, f"not valid JSON: {quoted(token)} after its end", line=line)
+        if token == _OPENING.get(holder.kind) and state in ("first", "comma"):
+            open_values.pop()
+            state = "comma" if len(open_values) > 1 else "nothing"
+        elif state == "comma":
+            if token != ",":
+                message = f"not valid JSON: expected ',' or a closing bracket, got {quoted(token)}"
+                raise FileError(path, message, line=line)
+            state = "item"
+        elif state == "colon":
+            if token != ":":
+                message = f"not valid JSON: expected ':' after {quoted(key)}, got {quoted(token)}"
+                raise FileError(path, message, line=line)
+            state = "value"
+        elif holder.kind == "{" and state != "value":
+            if not token.startswith('"'):
+                message = f'not valid JSON: expected a name in "quotes", got {quoted(token)}'
+                raise FileError(path, message, line=line)
+            key, start, state = _scalar(path, line, token), line, "colon"
         else:
-            if token in "}],:":
-                raise FileError(path, f"not valid JSON: unexpected {quoted(token)}", line=line)
-            value.scalar = _scalar(path, line, token)
-            if not open_values:
-                raise FileError(path, "the JSON is a single value; nest the nodes as objects", line=line)
-            line, token = _next(path, tokens, line)
-        while token != ",":
-            if token != _OPENING[open_values[-1].kind]:
-                raise FileError(
-                    path, f"not valid JSON: expected ',' or a closing bracket, got {quoted(token)}", line=line
-                )
-            closed = open_values.pop()
-            if not open_values:
-                rest = next(tokens, None)
-                if rest is not None:
-                    raise FileError(path, f"not valid JSON: {quoted(rest[1])} after its end", line=rest[0])
-                return closed
-            line, token = _next(path, tokens, line)
-        line, token = _next(path, tokens, line)
-
-
-def _key(path: str | Path, line: int, token: str, tokens: Iterator[tuple[int, str]]) -> tuple[str, int, str]:
-    if not token.startswith('"'):
-        raise FileError(path, f'not valid JSON: expected a name in "quotes", got {quoted(token)}', line=line)
-    key = _scalar(path, line, token)
-    line, colon = _next(path, tokens, line)
-    if colon != ":":
-        raise FileError(path, f"not valid JSON: expected ':' after {quoted(key)}, got {quoted(colon)}", line=line)
-    value_line, value = _next(path, tokens, line)
-    return key, value_line, value
-
-
-def _next(path: str | Path, tokens: Iterator[tuple[int, str]], line: int) -> tuple[int, str]:
-    token = next(tokens, None)
-    if token is None:
+            value = _Value(start if state == "value" else line, token if token in _OPENING else "")
+            holder.items.append((key if state == "value" else "", value))
+            if value.kind:
+                open_values.append(value)
+            else:
+                value.scalar = _scalar(path, line, token)
+                if holder is top:
+                    raise FileError(path, "the JSON is a single value; nest the nodes as objects", line=line)
+            state = "first" if value.kind else "comma"
+    if state != "nothing":
         raise FileError(path, "not valid JSON: the text ends before its brackets close", line=line)
-    return token
+    return top.items[0][1]

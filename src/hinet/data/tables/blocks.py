@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -325,24 +325,22 @@ class BadRow(NamedTuple):
     is_fatal: bool = False
 
 
-class RowSource(NamedTuple):
-    """The rows of a file, and a function that converts the values of some of them to columns."""
+def in_blocks(
+    file: TableFile, source: Iterable[Row | BadRow], cells_of: Callable[[list[Any]], Cells]
+) -> Iterator[RowBlock]:
+    """Yield rows in blocks; before an invalid row raises, the rows before it, which may be invalid too.
 
-    rows: Iterator[Row | BadRow]
-    cells_of: Callable[[list[Any]], Cells]
-
-
-def in_blocks(file: TableFile, source: RowSource) -> Iterator[RowBlock]:
-    """Yield rows in blocks; before an invalid row raises, the rows before it, which may be invalid too."""
+    ``cells_of`` converts the values of rows to columns.
+    """
     rows: list[Row] = []
     positions: list[int] = []
     characters = 0
 
     def block() -> RowBlock:
-        cells = source.cells_of([row.values for row in rows])
+        cells = cells_of([row.values for row in rows])
         return RowBlock(file.path, file.format, [row.number for row in rows], cells, positions=positions)
 
-    for position, row in enumerate(source.rows):
+    for position, row in enumerate(source):
         if isinstance(row, Row):
             rows.append(row)
             positions.append(position)

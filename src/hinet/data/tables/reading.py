@@ -23,7 +23,6 @@ from hinet.data.tables.blocks import (
     Row,
     RowBlock,
     RowErrors,
-    RowSource,
     TableFile,
     TableOptions,
     delimiter_of,
@@ -60,6 +59,7 @@ from hinet.taxonomy import as_id
 MAX_BATCH_BYTES = 16 * blocks.MAX_CHARACTERS  # bytes decoded per batch; larger batches are split afterwards
 SIZE_VARIATION = 4  # assumed ratio of the bytes of a batch to the average
 MIN_VALUE_BYTES = 8  # memory per value, even if the file uses a bit
+_Source = tuple[Iterator[Row | BadRow], Callable[[list[Any]], Cells]]  # rows, and their values as columns
 NO_QUOTES = "; or read the file without quotes, if they have no meaning in it"
 
 
@@ -182,7 +182,7 @@ def _excel_blocks(file: TableFile) -> Iterator[RowBlock]:
     if not file.peeked.head.startswith(EXCEL):
         raise FileError(file.path, "is not an Excel file (.xlsx); save it as one, or set `format`")
     with seekable_file(file.path, file.peeked.stream, EXCEL) as stream:
-        yield from in_blocks(file, _excel_rows(file.path, stream, file.selection))
+        yield from in_blocks(file, *_excel_rows(file.path, stream, file.selection))
 
 
 _READERS: dict[TableFormat, Callable[[TableFile], Iterator[RowBlock]]] = {
@@ -208,7 +208,7 @@ def _text_blocks(file: TableFile) -> Iterator[RowBlock]:
             source = _plain_rows(path, lines, selection)
         else:
             source = _delimited_rows(file, lines, file.peeked.head.decode(encoding, errors="replace"))
-        for block in in_blocks(file, source):
+        for block in in_blocks(file, *source):
             yield _reject_undecodable(block, file)
     except UnicodeError as error:
         raise FileError(path, f"is not {file.options.encoding} text: {error}; {ENCODING_REMEDY}") from None
@@ -236,7 +236,7 @@ def _blank_first(lines: Iterator[str]) -> Iterator[str]:
     yield from lines
 
 
-def _delimited_rows(file: TableFile, lines: Iterator[str], sample: str) -> RowSource:
+def _delimited_rows(file: TableFile, lines: Iterator[str], sample: str) -> _Source:
     """Read the header of a table, and return its rows."""
     options = file.options
     delimiter = options.delimiter or ("\t" if file.format == "tsv" else delimiter_of(sample))
@@ -248,19 +248,20 @@ def _delimited_rows(file: TableFile, lines: Iterator[str], sample: str) -> RowSo
         lines = _blank_first(lines)
     records = Records(file.path, lines, delimiter, quotes=quotes, empty_rows=True)
     names = _header(file.path, records, file.selection, options.encoding)
-    indices = column_indices(file.selection, names)
-
-    def cells_of(rows: list[Any]) -> Cells:
-        by_index = list(zip(*rows, strict=True))
-        return {name: list(by_index[index]) for name, index in indices.items()}
-
-    return RowSource(_records(records, len(names), delimiter, file.row_errors), cells_of)
+    rows = _records(records, len(names), delimiter, file.row_errors)
+    return rows, _cells_by_index(file.selection, names)
 
 
 def column_indices(selection: ColumnSelection, names: Sequence[str]) -> dict[str, int]:
     """Return the index of every column to read in a table with these names."""
     index_of = {name: index for index, name in enumerate(names)}
     return {name: index_of[name] for name in selection.select(names)}
+
+
+def _cells_by_index(selection: ColumnSelection, names: Sequence[str]) -> Callable[[list[Any]], Cells]:
+    """Return a function that picks the columns to read from rows of cells."""
+    indices = column_indices(selection, names)
+    return lambda rows: {name: [cells[index] for cells in rows] for name, index in indices.items()}
 
 
 def _header(path: str, records: Records, selection: ColumnSelection, encoding: str) -> list[str]:
@@ -300,16 +301,16 @@ def _records(records: Records, width: int, delimiter: str, row_errors: RowErrors
             yield BadRow(records.first, width_message(record, width, delimiter), delimiter.join(record))
 
 
-def _plain_rows(path: str, lines: Iterator[str], selection: ColumnSelection) -> RowSource:
+def _plain_rows(path: str, lines: Iterator[str], selection: ColumnSelection) -> _Source:
     """Return plain lines as rows of one column, named like the text column."""
     column = selection.columns[0] if selection.columns else TEXT_COLUMN
     for other in selection.required[1:]:
         raise FileError(path, f"plain lines have no column {quoted(other)}; give a table, or set `format`")
     rows = (Row(number, line.rstrip("\r\n"), len(line)) for number, line in enumerate(lines, start=1))
-    return RowSource(rows, lambda values: {column: values})
+    return rows, lambda values: {column: values}
 
 
-def _json_rows(lines: Iterator[str], selection: ColumnSelection) -> RowSource:
+def _json_rows(lines: Iterator[str], selection: ColumnSelection) -> _Source:
     """Return rows of JSON objects; those of the first block determine the columns."""
     columns: list[str] = []
 
@@ -320,7 +321,7 @@ def _json_rows(lines: Iterator[str], selection: ColumnSelection) -> RowSource:
         return {name: [row.get(name) for row in rows] for name in columns}
 
     rows = (_json_row(number, line, selection) for number, line in enumerate(lines, start=1) if line.strip())
-    return RowSource(rows, cells_of)
+    return rows, cells_of
 
 
 def _json_row(number: int, line: str, selection: ColumnSelection) -> Row | BadRow:
@@ -338,7 +339,7 @@ def _json_row(number: int, line: str, selection: ColumnSelection) -> Row | BadRo
     return Row(number, row, len(line))
 
 
-def _excel_rows(path: str, file: IO[bytes], selection: ColumnSelection) -> RowSource:
+def _excel_rows(path: str, file: IO[bytes], selection: ColumnSelection) -> _Source:
     """Read the header of the first sheet, and return its rows."""
     rows = sheet_rows(path, file)
     header = next(rows, None)
@@ -347,12 +348,7 @@ def _excel_rows(path: str, file: IO[bytes], selection: ColumnSelection) -> RowSo
     names = column_names(path, [as_id(cell) for cell in header.cells], header.number)
     if problem := selection.missing_column(names):
         raise FileError(path, problem, line=header.number)
-    indices = column_indices(selection, names)
-
-    def cells_of(values: list[Any]) -> Cells:
-        return {name: [cells[index] for cells in values] for name, index in indices.items()}
-
-    return RowSource((_excel_row(row, len(names)) for row in rows), cells_of)
+    return (_excel_row(row, len(names)) for row in rows), _cells_by_index(selection, names)
 
 
 def _excel_row(row: SheetRow, width: int) -> Row | BadRow:
