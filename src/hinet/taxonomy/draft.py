@@ -137,7 +137,10 @@ def resolve(draft: Draft) -> Graph:
     parent = np.array([_NONE if name is None else index.get(name, _UNKNOWN) for name in draft.parents], np.int64)
     problems += _self_parents(draft, child, parent)
     problems += _unknown_parents(draft, ids, np.flatnonzero(parent == _UNKNOWN))
-    problems += _repeats(draft, child, parent)
+    problems += _repeated_links(draft, child, parent)
+    first_link = _first_links(child, len(ids))
+    attributes, conflicts = _attributes(draft, child, first_link)
+    problems += conflicts
     problems += _both_top_and_child(draft, child, parent)
 
     edges = np.flatnonzero((child >= 0) & (parent >= 0))
@@ -145,13 +148,12 @@ def resolve(draft: Draft) -> Graph:
     edges = edges[np.lexsort((child[edges], parent[edges]))]
     edge_parent, edge_child = parent[edges].astype(np.int32), child[edges].astype(np.int32)
     problems += _cycles(draft, ids, edge_parent, edge_child, edges)
-    first_link = _first_links(child, len(ids))
     return Graph(
         ids,
         edge_parent,
         edge_child,
         first_link,
-        _attributes(draft, child, first_link),
+        attributes,
         tuple(sorted(problems, key=lambda problem: (problem.severity != "error", problem.line or 0))),
     )
 
@@ -252,44 +254,39 @@ def _parent_hint(name: str, ids: Sequence[str], *, only_one: bool) -> str:
     return "; add a row for it"
 
 
-def _repeats(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
-    """Report repeated links, and rows of one node with different attributes."""
+def _repeated_links(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
+    if draft.repeats_allowed and draft.lines is None:
+        return []
+    severity: Severity = "warning" if draft.repeats_allowed else "error"
+    code, what = ("repeated-edge", "edge") if draft.repeats_allowed else ("duplicate-id", "id")
     links = np.flatnonzero(child >= 0)
-    repeated = links[~_first_of_pairs(parent[links], child[links])]
     problems = []
-    if not (draft.repeats_allowed and draft.lines is None):
-        severity: Severity = "warning" if draft.repeats_allowed else "error"
-        code, what = ("repeated-edge", "edge") if draft.repeats_allowed else ("duplicate-id", "id")
-        for link in repeated.tolist():
-            name = draft.nodes[link]
-            under = f" under {quoted(draft.parents[link] or '')}" if draft.parents[link] else ""
-            message = f"duplicate {what}: {quoted(name)}{under} was declared before; remove one"
-            problems.append(_problem(draft, link, code, message, name, severity=severity))
-    first = _first_links(child, int(child.max(initial=-1)) + 1)
-    for link in links[first[child[links]] != links].tolist():
+    for link in links[~_first_of_pairs(parent[links], child[links])].tolist():
         name = draft.nodes[link]
-        for column, cells in draft.attributes.items():
-            before, now = cells[first[child[link]]], cells[link]
-            if before and now and before != now:
-                message = (
-                    f"duplicate id: {quoted(name)} has {column} {quoted(now)} here and {quoted(before)} above; "
-                    "give each node its own id"
-                )
-                problems.append(_problem(draft, link, "duplicate-id", message, name))
+        under = f" under {quoted(draft.parents[link] or '')}" if draft.parents[link] else ""
+        message = f"duplicate {what}: {quoted(name)}{under} was declared before; remove one"
+        problems.append(_problem(draft, link, code, message, name, severity=severity))
     return problems
 
 
-def _attributes(draft: Draft, child: Ints, first_link: Ints) -> dict[str, tuple[str, ...]]:
-    """Return the attributes of every node, each from the first link that has it."""
+def _attributes(draft: Draft, child: Ints, first_link: Ints) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:
+    """Return the attributes of every node, each from the first link that has it, and links that contradict it."""
     links = np.flatnonzero(child >= 0)
     later = links[first_link[child[links]] != links].tolist()
-    columns = {}
+    columns, problems = {}, []
     for name, cells in draft.attributes.items():
         column = [cells[link] if link >= 0 else "" for link in first_link.tolist()]
         for link in later:
-            column[child[link]] = column[child[link]] or cells[link]
+            node, before, now = draft.nodes[link], cells[first_link[child[link]]], cells[link]
+            if before and now and before != now:
+                message = (
+                    f"duplicate id: {quoted(node)} has {name} {quoted(now)} here and {quoted(before)} above; "
+                    "give each node its own id"
+                )
+                problems.append(_problem(draft, link, "duplicate-id", message, node))
+            column[child[link]] = column[child[link]] or now
         columns[name] = tuple(column)
-    return columns
+    return columns, problems
 
 
 def _both_top_and_child(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hinet.errors import FileError, LabelError, TaxonomyError, counted, did_you_mean, quoted
 from hinet.files.atomic import write_text
 from hinet.files.delimited import format_delimited
-from hinet.ragged import Bools, Ints, first_seen, freeze, frozen, gather, group_by, offsets_of
+from hinet.ragged import Bools, Ints, freeze, frozen, gather, group_by, offsets_of
 from hinet.taxonomy.draft import (
     UNWRITABLE,
     Draft,
@@ -467,26 +467,17 @@ def _find_root(graph: Graph, source: str, root: str | None) -> int:
 
 def _depth_below(graph: Graph, root: int) -> NDArray[np.int32]:
     """Return the length of the longest path from the root to every node; -1 if there is none."""
-    size = len(graph.ids)
+    size, parent, child = len(graph.ids), graph.edge_parent, graph.edge_child
+    depth = longest_depth(size, parent, child)
     if root == VIRTUAL_ROOT:
-        return longest_depth(size, graph.edge_parent, graph.edge_child) + np.int32(1)
-    reached = _reachable(size, graph.edge_parent, graph.edge_child, root)
-    inside = reached[graph.edge_parent]
-    depth = longest_depth(size, graph.edge_parent[inside], graph.edge_child[inside])
-    depth[~reached] = -1
+        return depth + np.int32(1)
+    if np.count_nonzero(depth == 0) > 1:  # the root does not reach the other top nodes
+        from scipy.sparse import csgraph, csr_array
+
+        below = csr_array((np.ones(len(parent), bool), (parent, child)), shape=(size, size))
+        reached = np.zeros(size, bool)
+        reached[csgraph.breadth_first_order(below, root, return_predecessors=False)] = True
+        inside = reached[parent]
+        depth = longest_depth(size, parent[inside], child[inside])
+        depth[~reached] = -1
     return depth
-
-
-def _reachable(size: int, edge_parent: Ints, edge_child: Ints, start: int) -> Bools:
-    """Mark ``start`` and all its descendants."""
-    order, offsets = group_by(edge_parent, size)
-    children = edge_child[order]
-    reached = np.zeros(size, bool)
-    scratch = np.empty(size, np.int64)
-    level = np.array([start])
-    while len(level):
-        reached[level] = True
-        below, _ = gather(children, offsets, level)
-        below = below[~reached[below]]
-        level = below[first_seen(below, scratch)]
-    return reached
