@@ -199,7 +199,7 @@ def _parse(path: str | Path, text: str) -> _Value:
     """Parse JSON with an explicit stack."""
     top = _Value(1, "")  # its only item is the value of the text
     open_values = [top]
-    key, line, start = "", 1, 1  # of the current item
+    key, line, start = "", 1, 1  # name of the current item, its line and the line of its name
     state = "item"  # what comes next: item, item or end ("first"), colon, value, comma or end ("comma"), nothing
     for line, token in _tokens(path, text):
         holder = open_values[-1]
