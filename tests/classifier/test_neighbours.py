@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,6 +164,21 @@ def test_the_neighbours_of_a_taxonomy_alone_are_titles() -> None:
     classifier = HiNetClassifier(taxonomy, vectors=vectors(), width=8, members=1, epochs=2).fit_taxonomy()
     assert {each.origin for each in classifier.explain("rye loaf").nearest} == {"title"}
     assert classifier.predict(["rye loaf"])[0] == "bread"
+
+
+def test_the_first_rows_keep_corrections() -> None:
+    taxonomy = Taxonomy.from_edges(EDGES, attributes={"title": TITLES})
+    options: dict[str, Any] = {"vectors": vectors(), "width": 8, "members": 1, "epochs": 2}
+    texts, labels = [text for text, _ in ROWS], [label for _, label in ROWS]
+    classifier = HiNetClassifier(taxonomy, **options).fit_taxonomy().remember(["kite"], ["vehicles"])
+    classifier.partial_fit(texts, labels)
+    assert list(classifier.predict(["kite", "kite kite"])) == ["vehicles"] * 2
+    assert classifier.explain("kite").nearest[0].origin == "correction"
+    forgetful = (
+        HiNetClassifier(taxonomy, keep_examples=False, **options).fit_taxonomy().remember(["kite"], ["vehicles"])
+    )
+    with pytest.warns(UserWarning, match="1 remembered correction is lost; remember them again"):
+        forgetful.partial_fit(texts, labels)
 
 
 def test_titles_are_compared_in_their_context() -> None:

@@ -52,7 +52,9 @@ def test_every_answer_has_the_same_probabilities(classifier: HiNetClassifier) ->
         place = classifier.classes_.tolist().index(best.label)
         assert best.probability == pytest.approx(proba[row, place], rel=1e-4)
         assert labels[row][0].probability == pytest.approx(best.probability, rel=1e-6)
-        explained = classifier.explain(text).trace
+        explanation = classifier.explain(text)
+        explained = explanation.trace
+        assert np.prod([step.probability for step in explanation.steps]) == pytest.approx(best.probability, rel=1e-4)
         assert explained.probability == pytest.approx(best.probability, rel=1e-4)
         np.testing.assert_allclose(explained.probabilities, best.probabilities, rtol=1e-4)
         for node, p in zip(best.steps, best.probabilities, strict=True):

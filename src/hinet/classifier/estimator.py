@@ -45,7 +45,7 @@ from hinet.classifier.parameters import (
 from hinet.classifier.row_source import RowsInMemory, RowStream, TaxonomyTexts, row_weights
 from hinet.classifier.training import EncodedRows, FeatureCache, Training, no_cache, with_validation_rows
 from hinet.data.text import TextSettings
-from hinet.errors import HiNetError
+from hinet.errors import HiNetError, counted
 from hinet.evaluation.risk import CERTAINTY, Calibration
 from hinet.parameters import FLAG, NONE, PATH, SHARE, THREADS, validate_parameters
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
@@ -486,14 +486,26 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, taxonomy: Taxonomy, X: Any, y: Any, sample_weight: Any = None, renamed: Mapping[str, str] | None = None
     ) -> Self:
         """Retrain a model without rows, on the texts of a taxonomy and on ``X``, if it is given."""
-        codec = codec_in_taxonomy(self.fitted_.codec, taxonomy, renamed or {})
+        codec, corrections = codec_in_taxonomy(self.fitted_.codec, taxonomy, renamed or {}), self.fitted_.corrections()
+        new_position = TaxonomyChange.between(self.taxonomy_, taxonomy, renamed).new_position
         classes = [*codec.decode(codec.label_nodes)]
         source = TaxonomyTexts(classes)
         if X is not None:
             rows = self._source(X, kind_to_predict(X, "text"), y, sample_weight, None, reset=False, classes=classes)
             source = TaxonomyTexts(rows=rows)
         parameters = validate_parameters(self, RULES) | {"multilabel": codec.sets is not None}
-        return fit_by(self, Training(parameters, taxonomy, source, progress=self._progress()))
+        fit_by(self, Training(parameters, taxonomy, source, progress=self._progress()))
+        kept = [(text, new_position[node]) for text, node in corrections if text and new_position[node] >= 0]
+        kept = kept if self.fitted_.predictor.can_remember else []
+        if kept:
+            texts, nodes = zip(*kept, strict=True)
+            self.remember(list(texts), self.fitted_.codec.decode(np.array(nodes)))
+        if lost := len(corrections) - len(kept):
+            message = (
+                f"{counted(lost, 'remembered correction is/remembered corrections are')} lost; remember them again"
+            )
+            warnings.warn(message, UserWarning, stacklevel=3)
+        return self
 
     def _continue_training(
         self, fitted: Fitted, training: EncodedRows, renamed: Mapping[str, str] | None = None

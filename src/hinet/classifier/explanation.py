@@ -48,7 +48,7 @@ class Step:
     """
 
     chosen: str
-    probability: float  # among its siblings
+    probability: float  # among its siblings; with one label per row, all steps multiply to that of the trace
     rival: str
     difference: float
     reasons: tuple[Reason, ...]
@@ -128,16 +128,21 @@ def explain_row(fitted: Fitted, inputs: Any, traces: Traces | None, max_features
     ]
     best = int(np.argmax([sum(log_p) for log_p in log_probabilities]))
     layers = fitted.codec.layers
+    log_p = log_probabilities[best]
+    path, probabilities = _probabilities(fitted, row, option_paths[best], log_p)
+    shares, above = np.exp(log_p), np.append(1, probabilities[:-1])
+    if not layers.multilabel:
+        shares = np.divide(probabilities, above, out=shares, where=above > 0)
     steps = []
-    for option in option_paths[best]:
+    for option, share in zip(option_paths[best], shares.tolist(), strict=True):
         group = int(layers.option_parent[option])
         low = int(layers.option_offsets[group])
         if layers.option_offsets[group + 1] - low > 1:
-            steps.append(_step(fitted, group_parts(group), option - low, low, named, max_features))
+            steps.append(_step(fitted, group_parts(group), option - low, low, share, named, max_features))
     unknown: tuple[str, ...] = ()
     if text is not None and (text_input := text_of(fitted.features)) is not None:
         unknown = unknown_words(text_input.features, text)
-    trace = _trace_of(fitted, row, option_paths[best], log_probabilities[best])
+    trace = trace_along(fitted.codec, path, tuple(probabilities[:-1].tolist()), float(probabilities[-1]))
     return Explanation(trace, tuple(steps), unknown, nearest_texts(fitted, row))
 
 
@@ -181,8 +186,10 @@ def _group_log_p(fitted: Fitted, logits: NDArray[np.float64], group: int) -> NDA
     return log_p
 
 
-def _trace_of(fitted: Fitted, row: Any, options: list[int], log_p: list[float]) -> Trace:
-    """Return a list of options, the last of which is to stop, as a trace."""
+def _probabilities(
+    fitted: Fitted, row: Any, options: list[int], log_p: list[float]
+) -> tuple[list[int], NDArray[np.float64]]:
+    """Return the nodes along a list of options, the last of which is to stop, and the probability to get that far."""
     layers = fitted.codec.layers
     path = layers.node[layers.option_neuron[options[:-1]]].tolist()
     probabilities = np.exp(np.cumsum(log_p))
@@ -200,7 +207,7 @@ def _trace_of(fitted: Fitted, row: Any, options: list[int], log_p: list[float]) 
     trust = float(fitted.predictor.trust_in(row)[0])
     if trust < 1:
         probabilities = trust * probabilities + (1 - trust) * fitted.predictor.label_shares[[*path, -1]]
-    return trace_along(fitted.codec, path, tuple(probabilities[:-1].tolist()), float(probabilities[-1]))
+    return path, probabilities
 
 
 def _named_pushes(
@@ -238,13 +245,13 @@ def _step(
     parts: GroupParts,
     chosen: int,
     low: int,
+    probability: float,
     named: Callable[[NDArray[np.float64]], tuple[list[Reason], float]],
     max_features: int,
 ) -> Step:
     logits = parts.logits
     pushes, rest = parts.of(chosen)
     layers, rival_name, difference = fitted.codec.layers, NOT, logits[chosen]
-    probability = np.exp(_group_log_p(fitted, logits, int(layers.option_parent[low]))[chosen])
     if not layers.multilabel:  # otherwise each option has a probability of its own
         others = np.arange(len(logits)) != chosen
         rival = int(np.flatnonzero(others)[np.argmax(logits[others])])
@@ -255,7 +262,7 @@ def _step(
     reasons.sort(key=lambda reason: -abs(reason.push))
     return Step(
         _option_name(fitted, low + chosen),
-        float(probability),
+        probability,
         rival_name,
         float(difference),
         tuple(reasons[:max_features]),

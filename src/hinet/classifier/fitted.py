@@ -500,6 +500,16 @@ class Fitted:
             remembered = remembered.with_corrections(search.model.experts.neighbours, first, texts)
         return replace(self, predictor=search, remembered=remembered)
 
+    def corrections(self) -> list[tuple[str | None, int]]:
+        """Return the text and the node of each correction in the memory; the text is None if it is not kept."""
+        if not self.predictor.can_remember:
+            return []
+        experts = self.search.model.experts
+        own = experts.neighbours.take(np.flatnonzero(experts.neighbours.boost))
+        nodes = self.codec.layers.node[experts.spans.neuron[own.label]]
+        known = [None if self.remembered is None else self.remembered.find(number) for number in own.row.tolist()]
+        return [(found and found[0], node) for found, node in zip(known, nodes.tolist(), strict=True)]
+
     @property
     def can_correct(self) -> bool:
         """Whether a correction of a text can count for similar texts: rows have no columns but texts."""
