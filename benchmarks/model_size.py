@@ -29,6 +29,7 @@ from hinet.data.text import TextFeatures
 from hinet.engine import EngineSettings, FusedModel, Search, fit
 from hinet.engine.model.experts import DeepExpert
 from hinet.engine.settings import MANY_ROWS
+from hinet.engine.training.rows import ColumnDigests
 from hinet.files import map_arrays, write_arrays
 
 REPEATS = 5
@@ -46,9 +47,7 @@ def in_full() -> Iterator[None]:
     """Train models at full size: in single precision, without merging columns."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(DeepExpert, "quantised", lambda expert: expert))
-        alone = patch(
-            "hinet.engine.training.rows.merged_columns", lambda rows, columns: np.arange(columns, dtype=np.int32)
-        )
+        alone = patch.object(ColumnDigests, "merged", lambda columns: np.arange(len(columns.digests), dtype=np.int32))
         stack.enter_context(alone)
         yield
 

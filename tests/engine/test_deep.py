@@ -5,6 +5,8 @@ The flat expert's kernel takes several rows at once; on one level it does what t
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -15,16 +17,21 @@ from numpy.typing import NDArray
 
 from hinet import Layers, Taxonomy, Traces
 from hinet.data.matrices import SparseMatrix
-from hinet.engine import DeepExpert, Groups, Targets
+from hinet.engine import DeepExpert, EngineSettings, Groups, Targets
 from hinet.engine.model.groups import LabelSpans
-from hinet.engine.training.deep import DeepAccumulators, DropoutMasks, LabelTargets, group_objective, label_objective
-from hinet.engine.training.deep_kernels import LabelWorkspace, exponentials, grads_of_labels
-from hinet.engine.training.jobs import Objective, RowChunk, TrainingSet
+from hinet.engine.training.deep import DeepAccumulators, DropoutMasks, LabelTargets, Train
+from hinet.engine.training.deep_kernels import LabelWorkspace, exponentials, grads_of_labels, train_deep, train_flat
+from hinet.engine.training.jobs import RowChunk
+from hinet.engine.training.rows import TrainingSet
 from tests.strategies import all_traces, taxonomies
 
 FEATURES, WIDTH, LABELS, ROWS = 12, 10, 9, 11
 SMALL_RATE = (1e-6, 1e-6)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def label_targets(targets: Targets, spans: LabelSpans, upper: float = 0.4) -> LabelTargets:
+    return LabelTargets.of(targets, spans, np.ones(len(spans.neuron)), EngineSettings(flat_upper=upper))
 
 
 class OneLevel:
@@ -43,7 +50,7 @@ class OneLevel:
         self.order = spans.first[:LABELS]  # label of each option below the root
         by_label = np.empty(LABELS, np.float32)
         by_label[self.order] = adjustment
-        self.labels = LabelTargets.of(targets, spans, upper=0.4), by_label
+        self.labels = label_targets(targets, spans)._replace(adjustment=by_label)
         self.read(rows)
         self.expert = DeepExpert.start(FEATURES, np.zeros(LABELS, np.float32), WIDTH, random)
         self.masks = DropoutMasks(
@@ -51,22 +58,23 @@ class OneLevel:
         )
 
     def read(self, rows: SparseMatrix) -> None:
-        self.by_group = group_objective(self.training._replace(rows=rows))
-        self.by_label = label_objective(rows, *self.labels)
+        self.rows = rows
+        self.by_group = partial(train_deep, self.training._replace(rows=rows))
+        self.by_label = partial(train_flat, rows, self.labels)
 
     def trained(
         self,
-        objective: Objective,
+        train: Train,
         chosen: NDArray[np.int64],
         rates: tuple[float, float],
         first: int = 0,
     ) -> tuple[float, DeepExpert]:
         expert = DeepExpert(*(array.copy() for array in self.expert))
-        if objective is self.by_label:
+        if train is self.by_label:
             expert.weight[self.order], expert.bias[self.order] = self.expert.weight, self.expert.bias
         slots = DeepAccumulators(np.full(FEATURES, 0.01, np.float32), np.full(LABELS, 0.01, np.float32))
-        cost = objective.train(RowChunk(chosen, first, ROWS, rates), self.masks, expert, slots)
-        if objective is self.by_label:
+        cost = train(RowChunk(chosen, first, ROWS, rates), self.masks, expert, slots)
+        if train is self.by_label:
             expert = expert._replace(weight=expert.weight[self.order], bias=expert.bias[self.order])
         return cost, expert
 
@@ -93,7 +101,7 @@ def test_a_dropped_feature_is_as_if_it_were_not_there(kind: str, seed: int) -> N
     data.masks = DropoutMasks(half, np.ones(WIDTH + 1, np.float32), np.ones(1, np.float32))
     chosen = np.arange(1)
     _, found = data.trained(objective, chosen, (0.1, 0.1), first=seed)
-    rows, data.masks = objective.rows, data.masks._replace(features=np.ones(2, np.float32))
+    rows, data.masks = data.rows, data.masks._replace(features=np.ones(2, np.float32))
     expected = []
     for factors in (half, half[::-1]):
         factor = np.resize(factors, len(rows.indices))
@@ -116,7 +124,7 @@ def test_the_nodes_above_its_labels_count_in_the_cost_of_a_row(upper: float, dat
     true = data.draw(st.lists(st.sampled_from(paths), min_size=1, max_size=3, unique=True))
     spans, weight = LabelSpans.of(layers), data.draw(st.floats(0.2, 3))
     targets = Targets.of(Traces.encode_sets(layers, [[end_of(path, taxonomy) for path in true]]))
-    targets = LabelTargets.of(targets.weighted(np.array([weight])), spans, upper)
+    targets = label_targets(targets.weighted(np.array([weight])), spans, upper)
 
     grads = np.random.default_rng(0).normal(0, 3, len(paths)).astype(np.float32)
     logits = torch.tensor(grads, dtype=torch.float64, requires_grad=True)
@@ -159,7 +167,7 @@ def test_a_heavy_row_far_from_its_label_has_finite_gradients() -> None:
     grads = np.zeros(3, np.float32)
     grads[layers.node[spans.neuron] == layers.taxonomy.ids.index("b")] = 500
     room = LabelWorkspace(np.zeros(3, np.float32), np.empty(3, np.float32), np.empty(3, np.int32))
-    assert np.isfinite(grads_of_labels(0, LabelTargets.of(targets, spans, 0.4), grads, room))
+    assert np.isfinite(grads_of_labels(0, label_targets(targets, spans), grads, room))
     assert np.isfinite(grads).all()
 
 

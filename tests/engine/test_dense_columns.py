@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from hinet.engine.model.experts import DeepExpert
 from hinet.engine.model.groups import Groups, LabelSpans, Targets
 from hinet.engine.settings import Dropout
 from hinet.engine.training import deep
-from hinet.engine.training.deep import DeepJob, DeepPlan, LabelTargets, group_objective, label_objective
-from hinet.engine.training.jobs import TrainingSet
+from hinet.engine.training.deep import DeepJob, DeepPlan, LabelTargets
+from hinet.engine.training.deep_kernels import train_deep, train_flat
+from hinet.engine.training.rows import TrainingRows, TrainingSet
 from hinet.errors import HiNetError
 
 EDGES = [("food", "bread"), ("food", "milk"), ("toys", "car"), ("toys", "train")]
@@ -46,14 +48,15 @@ def trained(rows: Any, traces: Traces, *, flat: bool, rate: float) -> tuple[np.n
     spans = LabelSpans.of(traces.layers)
     outputs = len(spans.neuron) if flat else groups.rows
     if flat:
-        objective = label_objective(matrix, LabelTargets.of(targets, spans, 0.4), np.zeros(outputs, np.float32))
+        train = partial(train_flat, matrix, LabelTargets.of(targets, spans, np.ones(outputs), SETTINGS))
     else:
         adjustment = np.zeros(outputs, np.float32)
-        objective = group_objective(TrainingSet.of(matrix, targets.arrays, groups, adjustment))
+        train = partial(train_deep, TrainingSet.of(matrix, targets.arrays, groups, adjustment))
     expert = DeepExpert.start(rows.shape[1], np.zeros(outputs, np.float32), 8, np.random.default_rng(0))
     before = expert.embedding.copy(), expert.weight.copy()
     plan = DeepPlan(100, rate, 1.0, Dropout(0.0, 0.3))  # many epochs, so that the rate hardly decays in one
-    DeepJob("deep", objective, expert, plan, (0,)).run_epoch(0, lambda rows: None)
+    given = TrainingRows(matrix, targets, rows.shape[1])
+    DeepJob("deep", given, lambda *_: train, 1.0, expert, plan, (0,)).run_epoch(0, lambda rows: None)
     return expert.embedding - before[0], expert.weight - before[1]
 
 

@@ -34,7 +34,8 @@ from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.training import deep_kernels, wide_kernels
 from hinet.engine.training.deep import DeepAccumulators, DropoutMasks
 from hinet.engine.training.deep_kernels import train_deep
-from hinet.engine.training.jobs import RowChunk, TrainingSet
+from hinet.engine.training.jobs import RowChunk
+from hinet.engine.training.rows import TrainingSet
 from hinet.engine.training.wide import IN_TRAINING, IndependentGroups, WidePlan
 from hinet.engine.training.wide_kernels import WideWeights, find_weights, train_wide
 from hinet.networks import (

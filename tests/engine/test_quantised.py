@@ -18,7 +18,7 @@ from hinet.compiled import interpreting
 from hinet.data.matrices import LEVELS, SparseMatrix, float_rows, quantise_rows
 from hinet.engine import DeepExpert, EngineSettings, FusedModel, Search, ValidationRows, fit
 from hinet.engine.model.fused import with_merged
-from hinet.engine.training.rows import merged_columns
+from hinet.engine.training.rows import ColumnDigests
 
 LABELS = ["x", "y", "z", "b"]
 FEATURES = 12
@@ -127,7 +127,7 @@ def test_a_model_transferred_to_the_same_layers_is_bit_for_bit_the_same(trained:
 def test_columns_that_are_equal_get_one_number() -> None:
     values = np.array([[1, 0, 1, 2, 0], [0, 3, 0, 1, 0]], np.float32)
     rows = SparseMatrix.of(sp.csr_array(values))
-    numbers = merged_columns(rows, 5)
+    numbers = ColumnDigests.of(rows, 5).merged()
     assert numbers.tolist() == [0, 1, 0, 2, 3]
     merged = with_merged(rows, numbers, 4)
     found = sp.csr_array((merged.data, merged.indices, merged.indptr), shape=(2, 4)).toarray()

@@ -19,11 +19,11 @@ from hinet.engine.model.experts import Mix
 from hinet.engine.search.scoring_kernels import group_logits
 from hinet.engine.search.tracing import block_traces
 from hinet.engine.training import deep_kernels, wide_kernels
-from hinet.engine.training.deep import DeepAccumulators, LabelSets
-from hinet.engine.training.jobs import TrainingSet
-from hinet.engine.training.set_kernels import train_deep_sets, train_flat_sets, train_wide_sets
+from hinet.engine.training.deep import DeepAccumulators, LabelTargets
+from hinet.engine.training.deep_kernels import train_deep, train_flat
+from hinet.engine.training.rows import TrainingSet
 from hinet.engine.training.wide import IN_TRAINING
-from hinet.engine.training.wide_kernels import WideWeights, find_weights
+from hinet.engine.training.wide_kernels import WideWeights, find_weights, train_wide
 from hinet.networks import Targets as TorchTargets
 from tests.engine.fused_network import FusedNetwork, wide_matrix
 from tests.engine.set_head import SetHead, visited_options
@@ -284,7 +284,7 @@ def test_a_deep_expert_goes_down_the_gradient_of_its_cost(case: Case) -> None:
     slots = DeepAccumulators(
         np.full(len(expert.embedding), HUGE, np.float32), np.full(len(expert.bias), HUGE, np.float32)
     )
-    found = train_deep_sets(data, FIRST_ROW, NO_DROPS, expert, slots)
+    found = train_deep(data, FIRST_ROW, NO_DROPS, expert, slots)
     assert found == pytest.approx(float(cost.detach()), rel=1e-4, abs=1e-5)
     if not groups.rows:
         return
@@ -321,7 +321,7 @@ def test_the_wide_expert_goes_down_the_gradient_of_its_cost(case: Case) -> None:
     network = FusedNetwork.of(model).double()
     logits = network.logits(batch_of(case.rows[[0]]))
     cost = network.head.cost_of(logits, TorchTargets(traces).batch(np.array([0]))).sum()
-    found = train_wide_sets(data, FIRST_ROW, wide, find_weights(data, wide))
+    found = train_wide(data, FIRST_ROW, wide, find_weights(data, wide))
     assert found == pytest.approx(float(cost.detach()), rel=1e-4, abs=1e-5)
     if groups.rows:
         grad = torch.autograd.grad(cost, network.wide.bias)[0].numpy()
@@ -418,8 +418,8 @@ def test_the_flat_expert_goes_down_the_gradient_of_its_cost(case: Case) -> None:
     assume(len(model.experts.spans.neuron) > 0)
     traces = some_traces(case, 3).take(np.array([0]))
     weight = case.random.uniform(0.2, 3)
-    known = np.ones(len(model.experts.spans.neuron), bool)
-    targets = LabelSets.of(Targets.of(traces).weighted(np.array([weight])), model.experts.spans, known)
+    counts, spans = np.ones(len(model.experts.spans.neuron)), model.experts.spans
+    targets = LabelTargets.of(Targets.of(traces).weighted(np.array([weight])), spans, counts, EngineSettings())
     ends = [case.layers.taxonomy.ids[case.layers.node[end]] for end in model.experts.spans.neuron]
     wanted = np.isin(ends, list(traces.decode_sets()[0]))
     some = 1 - np.prod(1 - chance[0])
@@ -427,7 +427,7 @@ def test_the_flat_expert_goes_down_the_gradient_of_its_cost(case: Case) -> None:
     expert = model.experts.flat.in_floats()
     before = expert.bias.copy()
     sums = DeepAccumulators(np.full(len(expert.embedding), HUGE, np.float32), np.full(len(before), HUGE, np.float32))
-    found = train_flat_sets(SparseMatrix.of(case.rows[[0]]), targets, FIRST_ROW, NO_DROPS, expert, sums)
+    found = train_flat(SparseMatrix.of(case.rows[[0]]), targets, FIRST_ROW, NO_DROPS, expert, sums)
     assert found == pytest.approx(cost, rel=1e-3, abs=1e-4)
     grad = weight * (chance[0] / some - wanted)
     grad = np.where(np.abs(grad) > deep_kernels.CERTAIN, grad, 0)

@@ -26,8 +26,7 @@ from hinet.engine.model.fused import Trust
 from hinet.engine.model.groups import Groups
 from hinet.engine.search.odds_scaling import SURE, map_log_odds, rescale
 from hinet.engine.search.trace_logits import TraceLogits, cells_of
-from hinet.engine.training.set_kernels import mixed_cost_of_sets
-from hinet.engine.training.target_kernels import max_sizes
+from hinet.engine.training.target_kernels import max_sizes, mixed_cost
 from hinet.errors import HiNetError, counted
 from hinet.evaluation.risk import THRESHOLDS, AnswerCounts, Calibration, RiskBound, find_threshold
 from hinet.metrics import expected_calibration_error, log_loss
@@ -372,7 +371,7 @@ def _factor_for_sets(fitted: Fitted, rows: Any, truth: Truth) -> float:
     logits = fitted.predictor.logits_along(rows, targets).astype(np.float32)[:, None]
 
     def loss(log_factor: float) -> float:
-        cost, _ = mixed_cost_of_sets(targets.arrays, groups, most, logits, np.exp([log_factor]))
+        cost, _ = mixed_cost(targets.arrays, groups, most, logits, np.exp([log_factor]))
         return float(cost + PULL * log_factor**2) / len(truth)
 
     best = min(LOG_FACTORS, key=loss)

@@ -39,7 +39,7 @@ from hinet.engine.settings import EngineSettings
 from hinet.engine.training.context import ValidationRows
 from hinet.engine.training.fit import fit
 from hinet.engine.training.relearning import option_targets, taught
-from hinet.engine.training.rows import merged_columns, repeated_share
+from hinet.engine.training.rows import ColumnDigests
 from hinet.engine.training.target_kernels import max_sizes, mixed_cost
 from hinet.parameters import resolve_threads
 from hinet.taxonomy import Layers, Taxonomy
@@ -210,8 +210,7 @@ def _train_and_search(edges: list[tuple[str, str]], rows: Any) -> None:
     if layers.taxonomy.is_tree:
         fit(rows, traces, replace(SMALL, flat=True, margin=True))
         matrix = SparseMatrix.of(rows)  # fit checks for redundant features only with many rows
-        repeated_share(matrix, rows.shape[1])
-        with_merged(matrix, merged_columns(matrix, rows.shape[1]), rows.shape[1])
+        with_merged(matrix, ColumnDigests.of(matrix, rows.shape[1]).merged(), rows.shape[1])
         _relearn(model, rows)
     search = Search(model, threads=1)
     search.traces(rows, 2, least=0.01)

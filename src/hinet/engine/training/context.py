@@ -17,8 +17,8 @@ from hinet.engine.model.experts import Floats, Memory
 from hinet.engine.model.fused import FusedModel
 from hinet.engine.model.groups import Groups, LabelSpans, Targets
 from hinet.engine.settings import Dropout, EngineSettings, MemoryPlan
-from hinet.engine.training.jobs import Job, TrainingSet
-from hinet.engine.training.rows import InMemoryRows, StreamedRows
+from hinet.engine.training.jobs import Job
+from hinet.engine.training.rows import RowSums, TrainingRows, TrainingSet
 from hinet.engine.training.title_units import TitleColumns
 from hinet.taxonomy import Layers
 
@@ -40,11 +40,11 @@ class TrainingContext:
 
     settings: EngineSettings
     start: FusedModel | None  # model that is trained further
-    rows: InMemoryRows
+    rows: TrainingRows
     data: TrainingSet  # rows in memory
     groups: Groups
     spans: LabelSpans
-    counts: NDArray[np.float64]  # (options,) rows that take each option
+    sums: RowSums
     prior: Floats  # (output rows,) initial biases
     features: int  # number of features of the experts
     merged: NDArray[np.int32] | None  # (columns,) expert feature of each column
@@ -76,9 +76,14 @@ class TrainingContext:
         return self.rows.row_count - (0 if self.titles is None else len(self.titles.nodes))
 
     @property
+    def counts(self) -> NDArray[np.float64]:
+        """(options,) Rows that take each option."""
+        return self.sums.options
+
+    @property
     def is_streamed(self) -> bool:
-        """Whether most rows are on disk."""
-        return isinstance(self.rows, StreamedRows)
+        """Whether the rows are on disk."""
+        return self.rows.spill is not None
 
     @property
     def deep_epochs(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +14,11 @@ from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts import DeepExpert, Floats
 from hinet.engine.model.groups import LabelSpans, Targets
 from hinet.engine.model.transfer import INACTIVE_BIAS, NEW_OPTION_BIAS
-from hinet.engine.settings import Dropout, MemoryPlan, plan_memory
+from hinet.engine.settings import Dropout, EngineSettings, MemoryPlan, plan_memory
 from hinet.engine.training.context import SMOOTHING, ExpertTraining, TrainingContext
 from hinet.engine.training.deep_kernels import train_deep, train_flat
-from hinet.engine.training.jobs import (
-    Arrays,
-    Averaged,
-    BlockObjectives,
-    Job,
-    Objective,
-    RowChunk,
-    TrainingSet,
-    parts_of,
-)
-from hinet.engine.training.rows import read_directly
-from hinet.engine.training.set_kernels import train_deep_sets, train_flat_sets
+from hinet.engine.training.jobs import Arrays, Averaged, Job, RowChunk
+from hinet.engine.training.rows import TrainingRows, TrainingSet, read_directly
 from hinet.engine.training.title_units import MAX_UNITS, title_units
 from hinet.ragged import offsets_of, positions
 from hinet.taxonomy import STOP
@@ -65,68 +55,71 @@ class DeepAccumulators(NamedTuple):
     inner: Floats = np.zeros(0, np.float32)  # empty without a second layer
 
 
-class LabelSets(NamedTuple):
-    """The labels of each row: those of row ``i`` are ``offsets[i]:offsets[i + 1]``."""
-
-    offsets: NDArray[np.int64]
-    label: NDArray[np.int64]
-    weight: Floats  # (n,) weight of each row in the cost
-    known: NDArray[np.bool_]  # (labels,) whether a training row has the label
-
-    @classmethod
-    def of(cls, targets: Targets, spans: LabelSpans, known: NDArray[np.bool_]) -> LabelSets:
-        """Return the labels of sets, in the order of the spans."""
-        arrays, layers = targets.arrays, targets.layers
-        row, step = targets.row_steps()
-        choices = np.diff(arrays.choice_offsets)[step]
-        choice = positions(arrays.choice_offsets[step], choices)
-        group = np.repeat(arrays.step_group[step], choices)
-        stops = layers.option_neuron[layers.option_offsets[group] + arrays.choice_option[choice]] == STOP
-        counts = np.bincount(np.repeat(row, choices)[stops], minlength=len(targets))
-        return cls(offsets_of(counts), spans.labels_at(group[stops]), arrays.entry_share, known)
+Train: TypeAlias = Callable[[RowChunk, DropoutMasks, DeepExpert, DeepAccumulators], float]  # returns the summed cost
+Objective: TypeAlias = Callable[[SparseMatrix, Targets], Train]
 
 
 class LabelTargets(NamedTuple):
     """The labels of each row: those of row ``i`` are ``offsets[i]:offsets[i + 1]``, each with its share.
 
-    The nodes at or above label ``j`` are ``upper_offsets[j]:upper_offsets[j + 1]``, from the lowest up, each given as
-    the span of labels below it. In the cost of a row each of them counts ``upper`` times as much as the label.
+    With one label per row, all labels are one group. The nodes at or above label ``j`` are
+    ``upper_offsets[j]:upper_offsets[j + 1]``, from the lowest up, each given as the span of labels below it. In the
+    cost of a row each of them counts ``upper`` times as much as the label. With sets, each label is a yes or no.
     """
 
     offsets: NDArray[np.int64]
     label: NDArray[np.int64]
     share: Floats
+    several: bool  # whether rows have sets of labels
+    known: NDArray[np.bool_]  # (labels,) whether the label is trained; in sets, those of training rows
+    adjustment: Floats  # (labels,) logit adjustment of training
     upper: np.float32
     upper_offsets: NDArray[np.int64]
     upper_first: NDArray[np.int64]
     upper_last: NDArray[np.int64]
 
     @classmethod
-    def of(cls, targets: Targets, spans: LabelSpans, upper: float) -> LabelTargets:
-        """Return the labels of the targets of a tree, in the order of the spans."""
+    def of(
+        cls, targets: Targets, spans: LabelSpans, counts: NDArray[np.float64], settings: EngineSettings
+    ) -> LabelTargets:
+        """Return the labels of targets, in the order of the spans, given the number of rows of each label."""
+        if targets.layers.multilabel:
+            return cls._of_sets(targets, spans, counts)
         arrays = targets.arrays
-        label = spans.labels_at(arrays.end_neurons())  # (targets,)
-        share = arrays.entry_share.astype(np.float32)
-        nodes = spans.upper_nodes(targets.layers)
-        return cls(arrays.row_offsets, label[arrays.entry_target], share, np.float32(upper), *nodes)
+        log_share = np.log((counts + SMOOTHING) / (counts + SMOOTHING).sum())
+        return cls(
+            arrays.row_offsets.copy(),
+            spans.labels_at(arrays.end_neurons())[arrays.entry_target],
+            arrays.entry_share.copy(),
+            False,
+            np.ones(len(counts), bool),
+            np.where(counts > 0, settings.adjustment * (log_share - log_share.max()), 0).astype(np.float32),
+            np.float32(settings.flat_upper),
+            *spans.upper_nodes(targets.layers),
+        )
 
-
-def group_objective(data: TrainingSet, *, multilabel: bool = False) -> Objective:
-    """Return the objective of rows with targets in the sibling groups."""
-    options = float(np.diff(data.groups.first_row)[data.targets.step_group].mean())
-    train = train_deep_sets if multilabel else train_deep
-    return Objective(data.rows, 5.0 * data.rows.row_count * options, partial(train, data))
-
-
-def label_objective(rows: SparseMatrix, targets: LabelTargets, adjustment: Floats) -> Objective:
-    """Return the objective of rows with labels, as if all labels were one group."""
-    return Objective(rows, float(rows.row_count * len(adjustment)), partial(train_flat, rows, targets, adjustment))
-
-
-def label_set_objective(rows: SparseMatrix, targets: LabelSets) -> Objective:
-    """Return the objective of rows with sets of labels, each label a yes or no."""
-    labels = int(np.count_nonzero(targets.known))
-    return Objective(rows, float(rows.row_count * labels), partial(train_flat_sets, rows, targets))
+    @classmethod
+    def _of_sets(cls, targets: Targets, spans: LabelSpans, counts: NDArray[np.float64]) -> LabelTargets:
+        arrays, layers = targets.arrays, targets.layers
+        row, step = targets.row_steps()
+        choices = np.diff(arrays.choice_offsets)[step]
+        choice = positions(arrays.choice_offsets[step], choices)
+        group = np.repeat(arrays.step_group[step], choices)
+        stops = layers.option_neuron[layers.option_offsets[group] + arrays.choice_option[choice]] == STOP
+        labels = np.bincount(np.repeat(row, choices)[stops], minlength=len(targets))  # (n,) number of labels
+        nothing = np.zeros(0, np.int64)
+        return cls(
+            offsets_of(labels),
+            spans.labels_at(group[stops]),
+            np.repeat(arrays.entry_share, labels),
+            True,
+            counts > 0,
+            np.zeros(len(counts), np.float32),
+            np.float32(0),
+            np.zeros(len(counts) + 1, np.int64),
+            nothing,
+            nothing,
+        )
 
 
 class DeepJob(Job):
@@ -138,14 +131,16 @@ class DeepJob(Job):
     def __init__(
         self,
         name: str,
-        objective: Objective | BlockObjectives,
+        rows: TrainingRows,
+        objective: Objective,
+        outputs: float,
         expert: DeepExpert,
         plan: DeepPlan,
         seeds: tuple[int, ...],
     ) -> None:
-        self._blocks = BlockObjectives.of(objective) if isinstance(objective, Objective) else objective
-        self._parts = parts_of(self._blocks.sizes)
-        self.name, self.expert, self.epochs = name, expert, plan.epochs * self._parts
+        self._rows, self._objective, self._outputs = rows, objective, outputs
+        self._in_memory = objective(rows.matrix, rows.targets) if rows.spill is None else None
+        self.name, self.expert, self.epochs = name, expert, plan.epochs * rows.epochs_per_pass
         self._plan, self._seeds = plan, seeds
         self._accumulators = DeepAccumulators(
             np.full(len(expert.embedding), plan.accumulator, np.float32),
@@ -154,16 +149,17 @@ class DeepJob(Job):
         )
 
     def work(self) -> float:
-        """Return an estimate of the work."""
-        blocks = self._blocks
-        values = blocks.values * (1 - self._plan.dropout.features) + sum(blocks.sizes) * blocks.dense
-        return 3.0 * self._plan.epochs * self.expert.width * (values + blocks.outputs)
+        """Return an estimate of the work, given the output rows that each row touches."""
+        rows = self._rows
+        values = rows.value_count * (1 - self._plan.dropout.features)
+        outputs = rows.row_count * (rows.matrix.dense.shape[1] + self._outputs)
+        return float(3.0 * self._plan.epochs * self.expert.width * (values + outputs))
 
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
         """Train on the rows of an epoch, in an order that depends on the seeds and the epoch."""
         random = np.random.default_rng([*self._seeds, epoch])
         blocks = self._blocks_of(epoch)
-        orders = [random.permutation(self._blocks.sizes[number]) for number in blocks]
+        orders = [random.permutation(self._rows.sizes[number]) for number in blocks]
         masks = DropoutMasks(
             _factors(random, MASK_LENGTH, self._plan.dropout.features),
             _factors(random, MASK_LENGTH + self.expert.width, self._plan.dropout.units),
@@ -172,9 +168,9 @@ class DeepJob(Job):
         expert, accumulators = self.expert, self._accumulators
         cost, done, total = 0.0, 0, sum(map(len, orders))
         for number, order in zip(blocks, orders, strict=True):
-            train = self._blocks.load(number).train
+            train = self._in_memory or self._objective(*self._rows.load(number))
 
-            def step(chunk: RowChunk, train: Callable[..., float] = train) -> float:
+            def step(chunk: RowChunk, train: Train = train) -> float:
                 return train(chunk, masks, expert, accumulators)
 
             cost += self.train_rows(order, self._plan.rate, epoch, advance, step, done, total)
@@ -183,9 +179,9 @@ class DeepJob(Job):
 
     def _blocks_of(self, epoch: int) -> list[int]:
         """Return the blocks of an epoch: the next part of all blocks in the order of this pass."""
-        turn, part = divmod(epoch, self._parts)
-        order = np.random.default_rng([*self._seeds, 1 << 21, turn]).permutation(len(self._blocks.sizes))
-        chosen: list[int] = np.array_split(order, self._parts)[part].tolist()
+        turn, part = divmod(epoch, self._rows.epochs_per_pass)
+        order = np.random.default_rng([*self._seeds, 1 << 21, turn]).permutation(len(self._rows.sizes))
+        chosen: list[int] = np.array_split(order, self._rows.epochs_per_pass)[part].tolist()
         return chosen
 
     def averaged(self) -> list[Averaged]:
@@ -200,7 +196,7 @@ class DeepJob(Job):
 
     def _row_factors(self, random: np.random.Generator) -> Floats:
         """Return factors of the sparse part of rows, below 1 for some rows if there are dense columns."""
-        if not self._blocks.dense:
+        if not self._rows.matrix.dense.shape[1]:
             return np.ones(1, np.float32)
         faint = random.random(ROW_FACTORS) < FAINT_ROWS
         return np.where(faint, random.random(ROW_FACTORS), 1).astype(np.float32)
@@ -252,11 +248,16 @@ class DeepTraining(ExpertTraining):
             titles=0 if titles is None else titles.memory(context.layers),
         )
 
-    def objective(self, rows: SparseMatrix, targets: Targets) -> Objective:
-        """Return the objective of rows."""
+    def objective(self, rows: SparseMatrix, targets: Targets) -> Train:
+        """Return the function that trains on a chunk of rows."""
         groups, adjustment = self.context.groups, self.context.data.adjustment
-        data = TrainingSet.of(rows, targets.arrays, groups, adjustment)
-        return group_objective(data, multilabel=self.context.layers.multilabel)
+        return partial(train_deep, TrainingSet.of(rows, targets.arrays, groups, adjustment))
+
+    @property
+    def outputs_per_row(self) -> float:
+        """About the number of output rows that a row touches."""
+        data = self.context.data
+        return 5.0 * float(np.diff(data.groups.first_row)[data.targets.step_group].mean())
 
     def prior(self) -> Floats:
         """Return the initial biases."""
@@ -284,8 +285,9 @@ class DeepTraining(ExpertTraining):
             if plain:
                 expert.embedding[context.features - context.data.rows.dense.shape[1] :] = 0
                 plan = replace(plan, dropout=context.plain_dropout)
-            objective = context.rows.objectives(self.objective, plain=plain)
-            jobs.append(DeepJob(f"{self.name} {member + 1}", objective, expert, plan, seeds))
+            rows = context.rows.without_dense() if plain else context.rows
+            name = f"{self.name} {member + 1}"
+            jobs.append(DeepJob(name, rows, self.objective, self.outputs_per_row, expert, plan, seeds))
         return jobs
 
     def trained(self) -> DeepExpert:
@@ -348,20 +350,21 @@ class FlatTraining(DeepTraining):
         counts: NDArray[np.float64] = self.context.counts[stops]
         return counts
 
-    def objective(self, rows: SparseMatrix, targets: Targets) -> Objective:
-        """Return the objective of rows."""
-        spans, settings = self.context.spans, self.context.settings
-        if self.context.layers.multilabel:
-            return label_set_objective(rows, LabelSets.of(targets, spans, self.counts > 0))
-        share = np.log((self.counts + SMOOTHING) / (self.counts + SMOOTHING).sum())
-        adjustment = np.where(self.counts > 0, settings.adjustment * (share - share.max()), 0).astype(np.float32)
-        return label_objective(rows, LabelTargets.of(targets, spans, settings.flat_upper), adjustment)
+    def objective(self, rows: SparseMatrix, targets: Targets) -> Train:
+        """Return the function that trains on a chunk of rows."""
+        labels = LabelTargets.of(targets, self.context.spans, self.counts, self.context.settings)
+        return partial(train_flat, rows, labels)
+
+    @property
+    def outputs_per_row(self) -> float:
+        """Number of labels."""
+        return float(len(self.counts))
 
     def prior(self) -> Floats:
         """Return the initial biases: with several labels per row, the log odds of each label."""
         if not self.context.layers.multilabel:
             return np.zeros(len(self.counts), np.float32)
-        rest = self.context.rows.group_counts()[0] - self.counts
+        rest = self.context.sums.groups[0] - self.counts
         prior: Floats = np.log((self.counts + SMOOTHING) / (rest + SMOOTHING)).astype(np.float32)
         return prior
 

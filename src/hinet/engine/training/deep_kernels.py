@@ -14,7 +14,8 @@ import numpy as np
 from hinet.compiled import inlined, kernel
 from hinet.engine.model.column_kernels import random_offset
 from hinet.engine.model.experts.deep import logit_of
-from hinet.engine.training.target_kernels import allocate_scratch, assign_targets, list_groups, normalise, rate_at
+from hinet.engine.model.log_kernels import log_some
+from hinet.engine.training.target_kernels import allocate_scratch, grads_of_row, list_groups, rate_at
 
 F4 = np.float32
 CERTAIN = F4(1e-3)  # smaller gradients of logits are not worth an update
@@ -23,6 +24,7 @@ HIDDEN_BIAS_RATE = F4(0.01)
 LOG2_E = F4(1.4426950408889634)
 MIN_POWER = F4(-100)  # minimum power of two of a score, so that sums are not zero
 LANES = 4  # rows that are scored together
+SECOND_LAYER = 1 << 40  # makes its dropout independent of that of the first
 
 
 class Workspace(NamedTuple):
@@ -194,18 +196,70 @@ def update_dense(work):
             )
 
 
+class Upper(NamedTuple):
+    """The second layer of hidden units, one lane per row."""
+
+    hidden: Any  # (lanes, width) after dropout
+    factor: Any  # (lanes, width) derivative of each unit, 0 if it is dropped
+    gradient: Any  # (lanes, width)
+
+
+@inlined
+def embed_upper(deep, masks, number, lower, upper, lane):
+    """Fill in the second layer of hidden units of a row; return the mean square of its units."""
+    width, size = upper.hidden.shape[1], deep.inner.shape[1]
+    offset = random_offset(SECOND_LAYER + number, len(masks.units) - width)
+    for unit in range(width):
+        first, total = unit // size * size, F4(0)  # first unit of the member
+        for below in range(size):
+            total += deep.inner[unit, below] * lower[lane, first + below]
+        total += deep.inner_bias[unit]
+        upper.factor[lane, unit] = masks.units[offset + unit] if total > 0 else F4(0)
+        upper.hidden[lane, unit] = total * upper.factor[lane, unit]
+    return mean_square(upper.hidden, lane)
+
+
+@inlined
+def update_inner(deep, rate, mean, accumulators, upper, work, lane):
+    """Update the weights between the two layers by Adagrad, and propagate the gradient to the first one.
+
+    ``mean`` is the mean square of the units of the first layer.
+    """
+    width, size = upper.hidden.shape[1], deep.inner.shape[1]
+    for unit in range(width):
+        first, grad = unit // size * size, upper.gradient[lane, unit] * upper.factor[lane, unit]
+        upper.gradient[lane, unit] = 0
+        if grad == 0:
+            continue
+        accumulators.inner[unit] += grad * grad * mean
+        step = rate * grad / np.sqrt(accumulators.inner[unit])
+        for below in range(size):
+            work.gradient[lane, first + below] += grad * deep.inner[unit, below]
+            deep.inner[unit, below] -= step * work.hidden[lane, first + below]
+        deep.inner_bias[unit] -= BIAS_RATE * step
+
+
 @kernel
 def train_deep(data, chunk, masks, deep, accumulators):
     """Train a deep expert on a chunk of rows; return their summed cost."""
-    rows = data.rows
+    rows, two_layers = data.rows, len(deep.inner_bias) > 0
     lanes = LANES if rows.dense.shape[1] else 1
     scratch, work, size = allocate_scratch(*data.max_sizes), allocate(rows, chunk, lanes, deep), np.empty(lanes)
+    upper = Upper(work.hidden, work.factor, work.gradient)
+    if two_layers:
+        shape = (lanes, deep.embedding.shape[1])
+        upper = Upper(np.zeros(shape, F4), np.empty(shape, F4), np.zeros(shape, F4))
     cost = 0.0
     for begin in range(0, len(chunk.order), lanes):
         chosen, rate = chunk.order[begin : begin + lanes], rate_at(chunk, begin)
         embed(rows, chosen, chunk.first + begin, deep, masks, work, size)
         for lane in range(len(chosen)):
-            cost += train_groups(chosen[lane], data, rate, deep, accumulators, scratch, work, lane, size[lane])
+            mean = size[lane]
+            if two_layers:
+                mean = embed_upper(deep, masks, chunk.first + begin + lane, work.hidden, upper, lane)
+            cost += train_groups(chosen[lane], data, rate, deep, accumulators, scratch, upper, lane, mean)
+            if two_layers:
+                update_inner(deep, rate, size[lane], accumulators, upper, work, lane)
         update_embedding(rows, len(chosen), rate, deep, accumulators, work)
     store_dense(deep, work)
     return cost
@@ -213,29 +267,26 @@ def train_deep(data, chunk, masks, deep, accumulators):
 
 @inlined
 def train_groups(row, data, rate, deep, accumulators, scratch, work, lane, size):
-    """Update the outputs of the groups on the paths to the labels of a row; return its cost."""
+    """Update the outputs of the groups of a row; return its cost."""
     _, targets, groups, _, adjustment = data
     count = list_groups(row, targets, groups, scratch)
     for listed in range(count):
-        start = scratch.start[listed]
-        base = groups.first_row[scratch.group[listed]]
+        start, base = scratch.start[listed], groups.first_row[scratch.group[listed]]
         for option in range(scratch.start[listed + 1] - start):
             logit = logit_of(base + option, deep, work.hidden, lane)
             scratch.log_p[start + option] = logit + adjustment[base + option]
-        normalise(scratch, listed)
-    cost = assign_targets(row, targets, scratch)
+    cost = grads_of_row(row, targets, groups, scratch, count)
     for listed in range(count):
-        start = scratch.start[listed]
-        base = groups.first_row[scratch.group[listed]]
+        start, base = scratch.start[listed], groups.first_row[scratch.group[listed]]
         for option in range(scratch.start[listed + 1] - start):
-            grad = scratch.mass[listed] * scratch.p[start + option] - scratch.target[start + option]
+            grad = scratch.p[start + option]
             if abs(grad) > CERTAIN:
                 update_output(base + option, grad, size, rate, deep, accumulators, work, lane)
     return cost
 
 
 @kernel
-def train_flat(rows, targets, adjustment, chunk, masks, deep, accumulators):
+def train_flat(rows, targets, chunk, masks, deep, accumulators):
     """Train the flat expert on a chunk of rows; return their summed cost."""
     labels = len(deep.bias)
     work, size = allocate(rows, chunk, LANES, deep), np.empty(LANES, F4)
@@ -245,9 +296,16 @@ def train_flat(rows, targets, adjustment, chunk, masks, deep, accumulators):
     for begin in range(0, len(chunk.order), LANES):
         chosen, rate = chunk.order[begin : begin + LANES], rate_at(chunk, begin)
         embed(rows, chosen, chunk.first + begin, deep, masks, work, size)
-        score_labels(deep, adjustment, work.hidden, grad)
+        for label in range(labels):
+            if targets.known[label]:
+                score_label(label, deep, deep.bias[label] + targets.adjustment[label], work.hidden, grad)
+            else:
+                grad[:, label] = deep.bias[label]
         for lane in range(len(chosen)):
-            cost += grads_of_labels(chosen[lane], targets, grad[lane], work_labels)
+            if targets.several:
+                cost += grads_of_label_set(chosen[lane], targets, grad[lane])
+            else:
+                cost += grads_of_labels(chosen[lane], targets, grad[lane], work_labels)
         for label in range(labels):
             for lane in range(len(chosen)):
                 if abs(grad[lane, label]) > CERTAIN:
@@ -255,13 +313,6 @@ def train_flat(rows, targets, adjustment, chunk, masks, deep, accumulators):
         update_embedding(rows, len(chosen), rate, deep, accumulators, work)
     store_dense(deep, work)
     return cost
-
-
-@inlined
-def score_labels(deep, adjustment, hidden, logits):
-    """Fill in the training logits of all labels for all lanes."""
-    for label in range(len(deep.bias)):
-        score_label(label, deep, deep.bias[label] + adjustment[label], hidden, logits)
 
 
 @inlined
@@ -340,6 +391,26 @@ def add_upper_grads(label, share, targets, scores, work_labels):
         for other in range(high, targets.upper_last[index]):
             work_labels.upper_grad[other] += upper_grad
     return logs
+
+
+@inlined
+def grads_of_label_set(row, targets, logits):
+    """Turn the logits of all labels into their gradients; return the cost of the row.
+
+    Every row has at least one label, like a group of exhaustive options.
+    """
+    shift, weight = log_some(logits, 0, len(logits)), targets.share[targets.offsets[row]]
+    cost, scale = shift, weight * np.exp(-shift)
+    for entry in range(targets.offsets[row], targets.offsets[row + 1]):
+        cost -= logits[targets.label[entry]]
+    for label in range(len(logits)):
+        cost += max(logits[label], F4(0)) + np.log1p(np.exp(-abs(logits[label])))
+    for label in range(len(logits)):
+        power = np.exp(-abs(logits[label]))
+        logits[label] = scale * (F4(1) if logits[label] >= 0 else power) / (F4(1) + power)
+    for entry in range(targets.offsets[row], targets.offsets[row + 1]):
+        logits[targets.label[entry]] -= weight
+    return weight * cost
 
 
 @inlined

@@ -131,7 +131,7 @@ def _train(
         if runner is not None and checkpoints is not None:
             checkpoints.check(jobs)
         accuracy = plan.valid_accuracy if watch else None
-        rows = plan.context.rows.rows_per_epoch()
+        rows = plan.context.rows.row_count // plan.context.rows.epochs_per_pass
         trainer = Trainer(jobs, rows, data.settings, progress, checkpoints, plan.valid_cost, accuracy)
         trainer.run()
         return trainer.history

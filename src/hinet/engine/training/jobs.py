@@ -25,11 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.choices import SplitBy
-from hinet.data.matrices import SparseMatrix
 from hinet.data.spill import is_spill
 from hinet.engine.model.experts import EXPERTS, Floats
-from hinet.engine.model.groups import Groups, TargetArrays
-from hinet.engine.training.target_kernels import max_sizes
 from hinet.errors import FileError, HiNetError
 from hinet.files import read_arrays, write_arrays
 from hinet.files.schema import FINITE, ArraySpec, Schema, check_arrays, floats
@@ -38,7 +35,6 @@ from hinet.progress import EpochRecord
 
 EXCHANGES = 4  # exchanges per epoch
 MAX_IMBALANCE = 1.15  # if the slowest worker takes longer than this times the mean, the longest job is shared
-EPOCH_ROWS = 2_000_000  # rows per epoch if they are in blocks, enough for a checkpoint and a line of progress
 CHUNK = 4_096  # rows between cancellation checks
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 CHECKPOINT_EVERY = real(0, infinite=True)  # seconds
@@ -170,21 +166,6 @@ def _copy(array: NDArray[Any] | None) -> NDArray[Any] | None:
     return None if array is None else array.copy()
 
 
-class TrainingSet(NamedTuple):
-    """Rows with their targets in sibling groups, and the logit adjustment of training."""
-
-    rows: SparseMatrix
-    targets: TargetArrays
-    groups: Groups
-    max_sizes: tuple[int, int, int]  # maximum groups, options and steps of a row
-    adjustment: Floats  # (output rows,)
-
-    @classmethod
-    def of(cls, rows: SparseMatrix, targets: TargetArrays, groups: Groups, adjustment: Floats) -> TrainingSet:
-        """Return the training set of rows and targets."""
-        return cls(rows, targets, groups, max_sizes(targets, groups), adjustment)
-
-
 class RowChunk(NamedTuple):
     """Rows of an epoch in training order; the rate decays linearly over the whole epoch."""
 
@@ -192,35 +173,6 @@ class RowChunk(NamedTuple):
     first: int  # number of earlier rows in the epoch
     total: int  # rows of the epoch
     rates: tuple[float, float]  # rates at the start and the end of the epoch
-
-
-class Objective(NamedTuple):
-    """Rows, and the function that trains a deep expert on a chunk of them and returns their summed cost."""
-
-    rows: SparseMatrix
-    outputs: float  # about the number of output rows that an epoch touches
-    train: Callable[..., float]  # takes a RowChunk, DropoutMasks, a DeepExpert and its accumulators
-
-
-class BlockObjectives(NamedTuple):
-    """Objectives of rows in blocks, which are loaded one at a time."""
-
-    sizes: tuple[int, ...]  # rows of each block
-    values: int  # number of values of all rows
-    dense: int  # number of dense columns
-    outputs: float
-    load: Callable[[int], Objective]
-
-    @classmethod
-    def of(cls, objective: Objective) -> BlockObjectives:
-        """Return an objective in memory as a single block."""
-        rows = objective.rows
-        return cls((rows.row_count,), len(rows.indices), rows.dense.shape[1], objective.outputs, lambda _: objective)
-
-
-def parts_of(sizes: tuple[int, ...]) -> int:
-    """Return the number of epochs per pass over blocks of these sizes."""
-    return min(len(sizes), max(1, round(sum(sizes) / EPOCH_ROWS)))
 
 
 class Job(ABC):

@@ -16,7 +16,6 @@ from hinet.engine.settings import MemoryPlan
 from hinet.engine.training.context import ExpertTraining, TrainingContext
 from hinet.engine.training.jobs import Arrays, Job
 from hinet.engine.training.margin_kernels import train_margin
-from hinet.engine.training.rows import StreamedRows
 from hinet.ragged import offsets_of
 
 PARTS = 8  # parts of the labels
@@ -99,7 +98,7 @@ class MarginTraining(ExpertTraining):
         """Return the training for a tree with one label per row; a part of a stream is not enough."""
         if context.start is not None:
             return cls(context) if context.start.mix.margin else None
-        if isinstance(context.rows, StreamedRows) and not context.rows.is_whole:
+        if not context.rows.is_whole:
             return None
         rows, labels = context.data.rows, len(context.spans.neuron)
         size = labels, len(rows.indices), rows.row_count, context.features

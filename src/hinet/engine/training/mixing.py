@@ -13,7 +13,6 @@ from hinet.engine.model.experts import EXPERTS, MARGIN, NEIGHBOURS, Experts, Flo
 from hinet.engine.model.groups import Groups, Targets
 from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.training.context import ExpertTraining, TrainingContext
-from hinet.engine.training.set_kernels import mixed_cost_of_sets
 from hinet.engine.training.target_kernels import max_sizes, mixed_cost
 
 MAX_ROWS = 4_000  # validation rows used
@@ -93,13 +92,12 @@ class MixCost:
         )
         self._groups, self._sizes = groups, max_sizes(self._targets, groups)
         self._logits = expert_logits(rows, entry_row[chosen], self._targets, groups, experts)
-        self._kernel = mixed_cost_of_sets if targets.layers.multilabel else mixed_cost
         self._rows = max(len(chosen), 1)
         self.start = experts.mix.astype(np.float64)
 
     def __call__(self, mix: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Return the mean cost per row, including the cost of leaving the start, and its gradient."""
-        cost, gradient = self._kernel(self._targets, self._groups, self._sizes, self._logits, mix)
+        cost, gradient = mixed_cost(self._targets, self._groups, self._sizes, self._logits, mix)
         away = mix - self.start
         return float(cost + PRIOR * (away @ away)) / self._rows, (gradient + 2 * PRIOR * away) / self._rows
 

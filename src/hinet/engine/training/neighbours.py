@@ -15,7 +15,7 @@ from hinet.engine.model.experts.record import Floats
 from hinet.engine.model.groups import LabelSpans
 from hinet.engine.settings import MemoryPlan
 from hinet.engine.training.context import ExpertTraining, TrainingContext
-from hinet.engine.training.rows import InMemoryRows, StreamedRows
+from hinet.engine.training.rows import TrainingRows
 from hinet.engine.training.title_units import TitleColumns
 
 CLUSTERING_STEPS = 4
@@ -31,7 +31,7 @@ class TextVectors(NamedTuple):
     words: int = 0  # number of first columns of rows that are word n-grams, or n-grams of characters without words
 
 
-def memory_of(rows: InMemoryRows, vectors: TextVectors | None, spans: LabelSpans, entries_per_label: int) -> Memory:
+def memory_of(rows: TrainingRows, vectors: TextVectors | None, spans: LabelSpans, entries_per_label: int) -> Memory:
     """Return the memory of rows and titles, with at most ``entries_per_label`` rows for each label."""
     layers = rows.targets.layers
     if vectors is None or not entries_per_label or layers.multilabel or not len(spans.neuron):
@@ -39,7 +39,7 @@ def memory_of(rows: InMemoryRows, vectors: TextVectors | None, spans: LabelSpans
     if not 0 < vectors.width <= MAX_WIDTH:
         return Memory.none()
     arrays, dense = rows.targets.arrays, rows.matrix.dense
-    title_rows = 0 if isinstance(rows, StreamedRows) else vectors.title_rows  # those of a stream are anywhere
+    title_rows = vectors.title_rows if rows.spill is None else 0  # those of a stream are anywhere
     count = len(dense) - title_rows
     labels_of_row = np.diff(arrays.row_offsets)
     row = np.repeat(np.arange(len(dense)), labels_of_row)

@@ -18,10 +18,10 @@ from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.search.tracing import find_traces
 from hinet.engine.settings import LONG_ROW, EngineSettings, MemoryPlan, plan_memory
 from hinet.engine.training.context import SMOOTHING, ExpertTraining, TrainingContext, ValidationRows
-from hinet.engine.training.jobs import Job, TrainingSet, fingerprint_of
+from hinet.engine.training.jobs import Job, fingerprint_of
 from hinet.engine.training.mixing import Blend, MixCost, blend, blended, learned_mix, usual_mix
 from hinet.engine.training.neighbours import TextVectors, memory_of
-from hinet.engine.training.rows import InMemoryRows, StreamedRows, checked_rows, training_rows, whitening
+from hinet.engine.training.rows import RowSums, TrainingRows, TrainingSet, checked_rows, training_rows, whitening
 from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError
 from hinet.memory import GB, total_memory
@@ -50,8 +50,7 @@ class PlanInput(NamedTuple):
         """Return the plan, which may train ``start`` further."""
         rows = training_rows(self.rows, self.traces, self.settings, self.sample_weight)
         plan = TrainingPlan.of(_context(rows, self, start))
-        while isinstance(rows := plan.context.rows, StreamedRows) and rows.can_be_smaller() and not plan.fits():
-            smaller = rows.smaller()
+        while not plan.fits() and (smaller := plan.context.rows.smaller()) is not None:
             groups, adjustment = plan.context.groups, plan.context.data.adjustment
             data = TrainingSet.of(smaller.matrix, smaller.targets.arrays, groups, adjustment)
             plan = TrainingPlan.of(replace(plan.context, rows=smaller, data=data))
@@ -82,7 +81,7 @@ class TrainingPlan:
     def sample_note(self) -> str:
         """Return a note on rows that are not in memory."""
         rows = self.context.rows
-        if not isinstance(rows, StreamedRows):
+        if not self.context.is_streamed:
             return ""
         sample = self.context.data.rows.row_count
         wide = "" if "wide" not in self.trainings or rows.is_whole else f", the wide expert on {sample:,} of them"
@@ -180,7 +179,7 @@ class TrainingPlan:
         return FusedModel(context.layers, experts, tuple(history), merged=context.merged)
 
 
-def _context(rows: InMemoryRows, data: PlanInput, start: FusedModel | None) -> TrainingContext:
+def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> TrainingContext:
     """Return the data in the form that kernels read, and the sizes of the experts."""
     settings, valid = data.settings, data.valid
     layers, columns = rows.targets.layers, rows.columns
@@ -194,10 +193,11 @@ def _context(rows: InMemoryRows, data: PlanInput, start: FusedModel | None) -> T
     width = start.experts.deep.width if start else settings.width_for(members, int(layers.ends.sum()))
     # checked before anything else allocates an array with one element per feature
     plan_memory(features=columns, outputs=groups.rows, width=width * members).check(settings.memory_limit)
-    counts = rows.option_counts()
-    prior = _prior(rows, groups, counts)
-    redundant = starts_fresh and rows.is_redundant()
-    merged = start.merged if start else rows.merged_columns() if redundant and not has_dense else None
+    sums = rows.sums()
+    redundant = starts_fresh and sums.is_redundant
+    merged = start.merged if start else None
+    if redundant and sums.columns is not None and not has_dense:
+        merged = sums.columns.merged()
     features = columns
     if merged is not None:
         features = len(start.experts.deep.embedding) if start else int(merged.max()) + 1
@@ -214,7 +214,7 @@ def _context(rows: InMemoryRows, data: PlanInput, start: FusedModel | None) -> T
         arrays = rows.targets.arrays
         matrix = whitening(rows.matrix.dense, arrays.entry_target[arrays.row_offsets[:-1]])
         rows = rows.with_whitened(matrix)
-    adjustment = _adjustment(layers, groups, counts, settings.adjustment)
+    adjustment = _adjustment(layers, groups, sums.options, settings.adjustment)
     return TrainingContext(
         settings=settings,
         start=start,
@@ -222,8 +222,8 @@ def _context(rows: InMemoryRows, data: PlanInput, start: FusedModel | None) -> T
         data=TrainingSet.of(rows.matrix, rows.targets.arrays, groups, adjustment),
         groups=groups,
         spans=spans,
-        counts=counts,
-        prior=prior,
+        sums=sums,
+        prior=_prior(layers, groups, sums),
         features=features,
         merged=merged,
         whitening=matrix,
@@ -231,7 +231,7 @@ def _context(rows: InMemoryRows, data: PlanInput, start: FusedModel | None) -> T
         memory=memory,
         members=members,
         has_plain_member=members > 1 and has_dense,
-        has_flat=start.mix.flat > 0 if start else _wants_flat(settings, layers, counts, rows.row_count),
+        has_flat=start.mix.flat > 0 if start else _wants_flat(settings, layers, sums.options, rows.row_count),
         dropout=settings.dropout_for(redundant=redundant, dense=has_dense),
         plain_dropout=settings.dropout_for(redundant=redundant),
         valid=checked,
@@ -279,10 +279,10 @@ def _adjustment(layers: Layers, groups: Groups, counts: NDArray[np.float64], str
     return np.where(counts[option] > 0, strength * share, 0).astype(np.float32)
 
 
-def _prior(rows: InMemoryRows, groups: Groups, counts: NDArray[np.float64]) -> Floats:
+def _prior(layers: Layers, groups: Groups, sums: RowSums) -> Floats:
     """Return the initial biases: for sets of labels, the log odds of each option among the rows of its group."""
-    if not rows.targets.layers.multilabel:
+    if not layers.multilabel:
         return np.zeros(groups.rows, np.float32)
-    yes = counts[groups.row_options()]
-    no = rows.group_counts()[groups.row_groups()] - yes
+    yes = sums.options[groups.row_options()]
+    no = sums.groups[groups.row_groups()] - yes
     return np.log((yes + SMOOTHING) / (no + SMOOTHING)).astype(np.float32)

@@ -12,10 +12,8 @@ columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +25,9 @@ from hinet.data.spill import Spill, StoredBlock
 from hinet.engine.model.column_kernels import MIX, column_digests
 from hinet.engine.model.experts import DeepExpert, Floats
 from hinet.engine.model.fused import with_merged
-from hinet.engine.model.groups import Targets
+from hinet.engine.model.groups import Groups, TargetArrays, Targets
 from hinet.engine.settings import EngineSettings
-from hinet.engine.training.jobs import BlockObjectives, Objective, parts_of
+from hinet.engine.training.target_kernels import max_sizes
 from hinet.errors import HiNetError
 from hinet.memory import GB, total_memory
 from hinet.taxonomy import Layers
@@ -43,7 +41,7 @@ MIN_SAMPLE = 10_000  # rows of the sample that are kept when memory is short
 MIN_REDUNDANT_ROWS = 1_000  # columns of fewer rows are equal by chance
 MIN_REDUNDANT_FEATURES = 32  # minimum mean number of features per row
 MIN_REPEATED = 0.2  # share of all values; at most 1/8 for words and pairs of words, 1/4 for character n-grams
-MakeObjective: TypeAlias = Callable[[SparseMatrix, Targets], Objective]
+EPOCH_ROWS = 2_000_000  # rows per epoch if they are in blocks, enough for a checkpoint and a line of progress
 
 
 def whitening(columns: Floats, label: NDArray[np.int64]) -> Floats:
@@ -125,96 +123,55 @@ class ColumnDigests(NamedTuple):
         _, inverse, columns = np.unique(digests, return_inverse=True, return_counts=True)
         return float(counts[columns[inverse] > 1].sum() / max(int(self.counts.sum()), 1))
 
-    def merged(self, dense: int) -> NDArray[np.int32]:
-        """Return a number for each column, the same for equal columns, then for ``dense`` distinct columns."""
+    def merged(self) -> NDArray[np.int32]:
+        """Return a number for each column, the same for equal columns, in order of first appearance."""
         _, first, inverse = np.unique(self.digests, return_index=True, return_inverse=True)
         rank = np.empty(len(first), np.int32)
         rank[np.argsort(first)] = np.arange(len(first))
-        return np.append(rank[inverse], len(first) + np.arange(dense, dtype=np.int32))
+        return rank[inverse]
 
 
-def repeated_share(rows: SparseMatrix, features: int) -> float:
-    """Return the share of values in columns that equal another column; columns with one value do not count."""
-    return ColumnDigests.of(rows, features).repeated_share()
+class TrainingSet(NamedTuple):
+    """Rows with their targets in sibling groups, and the logit adjustment of training."""
+
+    rows: SparseMatrix
+    targets: TargetArrays
+    groups: Groups
+    max_sizes: tuple[int, int, int]  # maximum groups, options and steps of a row
+    adjustment: Floats  # (output rows,)
+
+    @classmethod
+    def of(cls, rows: SparseMatrix, targets: TargetArrays, groups: Groups, adjustment: Floats) -> TrainingSet:
+        """Return the training set of rows and targets."""
+        return cls(rows, targets, groups, max_sizes(targets, groups), adjustment)
 
 
-def merged_columns(rows: SparseMatrix, features: int) -> NDArray[np.int32]:
-    """Return a number for each column, the same for equal columns, in order of first appearance."""
-    dense = rows.dense.shape[1]
-    return ColumnDigests.of(rows, features - dense).merged(dense)
+class RowSums(NamedTuple):
+    """Counts over all training rows."""
 
-
-def may_be_redundant(rows: int, values: int) -> bool:
-    """Return whether there are enough rows and values for features to be redundant."""
-    return rows >= MIN_REDUNDANT_ROWS and values >= MIN_REDUNDANT_FEATURES * rows
-
-
-def is_redundant(rows: SparseMatrix, features: int) -> bool:
-    """Return whether many rows have many redundant features."""
-    many = may_be_redundant(rows.row_count, len(rows.indices))
-    return many and repeated_share(rows, features) >= MIN_REPEATED
-
-
-@dataclass(frozen=True, eq=False)
-class InMemoryRows:
-    """Rows in memory with their targets."""
-
-    matrix: SparseMatrix
-    targets: Targets
-    columns: int
+    options: NDArray[np.float64]  # (options,) rows that take each option
+    groups: NDArray[np.float64]  # (neurons,) rows with sets of labels that reach each group; zero with one label
+    columns: ColumnDigests | None  # None if there are too few rows or values for redundant features
 
     @property
-    def row_count(self) -> int:
-        """Number of rows."""
-        return self.matrix.row_count
-
-    def option_counts(self) -> NDArray[np.float64]:
-        """Return the number of rows that take each option."""
-        return self.targets.option_counts()
-
-    def group_counts(self) -> NDArray[np.float64]:
-        """Return the number of rows with sets of labels that reach each group."""
-        return self.targets.group_counts()
-
     def is_redundant(self) -> bool:
-        """Return whether many rows have many redundant features."""
-        return is_redundant(self.matrix, self.columns)
-
-    def merged_columns(self) -> NDArray[np.int32]:
-        """Return a number for each column, the same for equal columns."""
-        return merged_columns(self.matrix, self.columns)
-
-    def with_merged(self, numbers: NDArray[np.int32], count: int) -> InMemoryRows:
-        """Return rows with renumbered columns."""
-        return replace(self, matrix=with_merged(self.matrix, numbers, count), columns=count)
-
-    def with_whitened(self, matrix: Floats) -> InMemoryRows:
-        """Return rows whose dense columns are multiplied by a matrix."""
-        return replace(self, matrix=_whitened(self.matrix, matrix))
-
-    def objectives(self, make: MakeObjective, *, plain: bool = False) -> Objective | BlockObjectives:
-        """Return the objectives of a deep expert; ``plain`` leaves dense columns out."""
-        return make(_plain(self.matrix) if plain else self.matrix, self.targets)
-
-    def rows_per_epoch(self) -> int:
-        """Return about how many rows an epoch of a deep expert has."""
-        return self.row_count
-
-    def fingerprint(self) -> list[Any]:
-        """Return values that identify the rows."""
-        return [*self.matrix, *self.targets.arrays]
+        """Whether many rows have many redundant features."""
+        return self.columns is not None and self.columns.repeated_share() >= MIN_REPEATED
 
 
 @dataclass(frozen=True, eq=False)
-class StreamedRows(InMemoryRows):
-    """Rows on disk, with a random sample of them in memory."""
+class TrainingRows:
+    """Rows with their targets: all in memory, or in blocks on disk with a random sample of them in memory."""
 
-    spill: Spill
+    matrix: SparseMatrix  # rows in memory
+    targets: Targets
+    columns: int
+    spill: Spill | None = None  # all rows, if they are on disk
     numbers: NDArray[np.int32] | None = None  # numbers of merged columns
     whitening: Floats | None = None  # matrix that dense columns are multiplied by
 
     @classmethod
-    def of(cls, spill: Spill, layers: Layers, max_values: int) -> StreamedRows:
+    def of_spill(cls, spill: Spill, layers: Layers, max_values: int) -> TrainingRows:
         """Return the rows of a spill; blocks with up to ``max_values`` values, at least one, stay in memory."""
         held: list[StoredBlock] = []
         values = 0
@@ -227,98 +184,83 @@ class StreamedRows(InMemoryRows):
         return cls(matrix, targets, spill.columns, spill)
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of rows of each block; rows in memory are one block."""
+        return (self.matrix.row_count,) if self.spill is None else tuple(block.rows for block in self.spill.blocks)
+
+    @property
     def row_count(self) -> int:
-        """Number of rows on disk."""
-        return self.spill.row_count
+        """Number of rows."""
+        return sum(self.sizes)
+
+    @property
+    def value_count(self) -> int:
+        """Number of values of all rows without dense columns."""
+        return len(self.matrix.indices) if self.spill is None else self.spill.value_count
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows are also in memory."""
+        """Whether all rows are in memory."""
         return self.matrix.row_count == self.row_count
 
-    @cached_property
-    def _sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, ColumnDigests | None]:
-        """Counts of options and groups, and digests of columns, in one pass over all blocks."""
-        several = self.targets.layers.multilabel
-        looks = may_be_redundant(self.row_count, self.spill.value_count)
-        options, groups, columns = self.targets.option_counts() * 0, None, None
-        for number in range(len(self.spill.blocks)):
-            rows, targets = self.load(number)
-            options += targets.option_counts()
-            if several:
-                more = targets.group_counts()
-                groups = more if groups is None else groups + more
-            if looks:
-                own = ColumnDigests.of(rows, self.columns - self.spill.dense)
-                columns = own if columns is None else columns.with_block(number, own)
-        return options, groups, columns
-
-    def option_counts(self) -> NDArray[np.float64]:
-        """Return the number of rows that take each option."""
-        return self._sums[0]
-
-    def group_counts(self) -> NDArray[np.float64]:
-        """Return the number of rows with sets of labels that reach each group."""
-        assert self._sums[1] is not None
-        return self._sums[1]
-
-    def is_redundant(self) -> bool:
-        """Return whether many rows have many redundant features."""
-        columns = self._sums[2]
-        return columns is not None and columns.repeated_share() >= MIN_REPEATED
-
-    def merged_columns(self) -> NDArray[np.int32]:
-        """Return a number for each column, the same for equal columns."""
-        assert self._sums[2] is not None
-        return self._sums[2].merged(self.spill.dense)
-
-    def with_merged(self, numbers: NDArray[np.int32], count: int) -> StreamedRows:
-        """Return rows with renumbered columns."""
-        return replace(self, matrix=with_merged(self.matrix, numbers, count), columns=count, numbers=numbers)
-
-    def with_whitened(self, matrix: Floats) -> StreamedRows:
-        """Return rows whose dense columns are multiplied by a matrix."""
-        return replace(self, matrix=_whitened(self.matrix, matrix), whitening=matrix)
-
-    def smaller(self) -> StreamedRows:
-        """Return the same with half as many rows in memory."""
-        half = np.arange(self.matrix.row_count // 2)
-        return replace(self, matrix=self.matrix.take(half), targets=self.targets.take(half))
-
-    def can_be_smaller(self) -> bool:
-        """Return whether half as many rows in memory are enough."""
-        return self.matrix.row_count >= 2 * MIN_SAMPLE
+    @property
+    def epochs_per_pass(self) -> int:
+        """Number of epochs of a deep expert per pass over all rows."""
+        return min(len(self.sizes), max(1, round(self.row_count / EPOCH_ROWS)))
 
     def load(self, number: int) -> tuple[SparseMatrix, Targets]:
         """Return the rows of a block with their targets."""
+        if self.spill is None:
+            return self.matrix, self.targets
         matrix, targets = _joined([self.spill.load(number, self.targets.layers)], self.targets.layers)
         if self.numbers is not None:
             matrix = with_merged(matrix, self.numbers, self.columns)
         return (matrix if self.whitening is None else _whitened(matrix, self.whitening)), targets
 
-    def objectives(self, make: MakeObjective, *, plain: bool = False) -> BlockObjectives:
-        """Return the objectives of a deep expert; ``plain`` leaves dense columns out."""
-
-        def load(number: int) -> Objective:
+    def sums(self) -> RowSums:
+        """Return the counts over all blocks."""
+        layers, columns = self.targets.layers, None
+        options, groups = np.zeros(len(layers.option_neuron)), np.zeros(len(layers.node))
+        may_be_redundant = (
+            self.row_count >= MIN_REDUNDANT_ROWS and self.value_count >= MIN_REDUNDANT_FEATURES * self.row_count
+        )
+        for number in range(len(self.sizes)):
             rows, targets = self.load(number)
-            return make(_plain(rows) if plain else rows, targets)
+            options += targets.option_counts()
+            if layers.multilabel:
+                groups += targets.group_counts()
+            if may_be_redundant:
+                own = ColumnDigests.of(rows, self.columns - rows.dense.shape[1])
+                columns = own if columns is None else columns.with_block(number, own)
+        return RowSums(options, groups, columns)
 
-        spill, sample = self.spill, make(self.matrix, self.targets)
-        outputs = sample.outputs * self.row_count / max(self.matrix.row_count, 1)
-        sizes = tuple(block.rows for block in spill.blocks)
-        return BlockObjectives(sizes, spill.value_count, 0 if plain else self.matrix.dense.shape[1], outputs, load)
+    def with_merged(self, numbers: NDArray[np.int32], count: int) -> TrainingRows:
+        """Return rows with renumbered columns."""
+        return replace(self, matrix=with_merged(self.matrix, numbers, count), columns=count, numbers=numbers)
 
-    def rows_per_epoch(self) -> int:
-        """Return about how many rows an epoch of a deep expert has."""
-        return self.row_count // parts_of(tuple(block.rows for block in self.spill.blocks))
+    def with_whitened(self, matrix: Floats) -> TrainingRows:
+        """Return rows whose dense columns are multiplied by a matrix."""
+        return replace(self, matrix=_whitened(self.matrix, matrix), whitening=matrix)
+
+    def without_dense(self) -> TrainingRows:
+        """Return rows without their dense columns."""
+        dense = self.matrix.dense
+        columns = dense.shape[1] if self.whitening is None else len(self.whitening)
+        nothing = np.zeros((columns, 0), np.float32)
+        return replace(self, matrix=self.matrix._replace(dense=dense[:, :0].copy()), whitening=nothing)
+
+    def smaller(self) -> TrainingRows | None:
+        """Return the same with half as many rows in memory, or None if all are needed there."""
+        half = np.arange(self.matrix.row_count // 2)
+        if self.spill is None or len(half) < MIN_SAMPLE:
+            return None
+        return replace(self, matrix=self.matrix.take(half), targets=self.targets.take(half))
 
     def fingerprint(self) -> list[Any]:
         """Return values that identify the rows."""
+        if self.spill is None:
+            return [*self.matrix, *self.targets.arrays]
         return [self.matrix.row_count, *(vars(block) for block in self.spill.blocks)]
-
-
-def _plain(rows: SparseMatrix) -> SparseMatrix:
-    return rows._replace(dense=rows.dense[:, :0].copy())
 
 
 def _whitened(rows: SparseMatrix, matrix: Floats) -> SparseMatrix:
@@ -350,19 +292,19 @@ def sample_values(memory_limit: float | None) -> int:
 
 def training_rows(
     rows: Any, traces: Traces | Layers, settings: EngineSettings, sample_weight: NDArray[np.floating[Any]] | None
-) -> InMemoryRows:
+) -> TrainingRows:
     """Return the rows to train on, in memory or on disk."""
     if isinstance(rows, Spill):
         assert isinstance(traces, Layers)
         flat = settings.wants_flat(int(traces.ends.sum()), rows.row_count, traces)
         wide = settings.wants_wide(flat=flat)
-        return StreamedRows.of(rows, traces, sample_values(settings.memory_limit) if wide else 0)
+        return TrainingRows.of_spill(rows, traces, sample_values(settings.memory_limit) if wide else 0)
     assert isinstance(traces, Traces)
     columns = int(rows.shape[1]) if getattr(rows, "ndim", 0) == 2 else 0
     matrix, targets = checked_rows(rows, traces, traces.layers)
     if sample_weight is not None:
         targets = targets.weighted(validate_weights(sample_weight, len(traces), scaled=False))
-    return InMemoryRows(matrix, targets, columns)
+    return TrainingRows(matrix, targets, columns)
 
 
 def checked_rows(rows: Any, traces: Traces, layers: Any, kind: str = "") -> tuple[SparseMatrix, Targets]:

@@ -1,8 +1,14 @@
 """Kernels that all experts share in training: the groups of a row, its cost, and the gradient of each logit.
 
 Only the sibling groups on the paths to the labels of a row are used. Every row takes three steps: :func:`list_groups`
-lists its groups, the expert fills in ``log p(option | group)``, and :func:`assign_targets` turns the labels into the
-share of each option and group. The gradient of a logit is then ``mass p - target``.
+lists its groups, the expert fills in their logits, and :func:`grads_of_row` turns these into gradients.
+
+With one label per row, the cost is the cross-entropy of each group, and the gradient of a logit ``mass p - target``
+with the shares of the row that reach the group and take the option.
+
+With sets of labels, every option of a group that a row reaches is a yes or no. A row uses the root group and the groups
+below its nodes; nothing else is known about it. The cost there is the binary cross-entropy of each option, conditional
+on at least one yes if the options are exhaustive. The gradient is ``weight (p - target)`` with the conditional ``p``.
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined, kernel
+from hinet.engine.model.log_kernels import log_some
 
 F4 = np.float32
 
@@ -97,6 +104,48 @@ def list_groups(row, targets, groups, scratch):
             offset += 1
     scratch.start[count] = used
     return count
+
+
+@inlined
+def grads_of_row(row, targets, groups, scratch, count):
+    """Turn the logits of the listed groups (``log_p``) into gradients (``p``); return the cost of the row."""
+    if groups.several:
+        return grads_of_set(row, targets, groups, scratch, count)
+    for listed in range(count):
+        normalise(scratch, listed)
+    cost = assign_targets(row, targets, scratch)
+    for listed in range(count):
+        for option in range(scratch.start[listed], scratch.start[listed + 1]):
+            scratch.p[option] = scratch.mass[listed] * scratch.p[option] - scratch.target[option]
+    return cost
+
+
+@inlined
+def grads_of_set(row, targets, groups, scratch, count):
+    """Turn logits into gradients as :func:`grads_of_row` does, for a row with one target: a set of labels."""
+    for option in range(scratch.start[count]):
+        scratch.target[option] = 0
+    entry = targets.row_offsets[row]
+    target, weight = targets.entry_target[entry], targets.entry_share[entry]
+    first = targets.step_offsets[target]
+    for step in range(first, targets.step_offsets[target + 1]):
+        listed = scratch.step_listed[step - first]
+        if listed >= 0:
+            for choice in range(targets.choice_offsets[step], targets.choice_offsets[step + 1]):
+                scratch.target[scratch.start[listed] + targets.choice_option[choice]] = 1
+    cost = 0.0
+    for listed in range(count):
+        start, end = scratch.start[listed], scratch.start[listed + 1]
+        shift = log_some(scratch.log_p, start, end) if groups.exhaustive[scratch.group[listed]] else F4(0)
+        cost += shift
+        for option in range(start, end):
+            logit = scratch.log_p[option]
+            cost += max(logit, F4(0)) - scratch.target[option] * logit + np.log1p(np.exp(-abs(logit)))
+        for option in range(start, end):
+            logit = scratch.log_p[option]
+            log_p = min(logit, F4(0)) - np.log1p(np.exp(-abs(logit))) - shift
+            scratch.p[option] = weight * (np.exp(min(log_p, F4(0))) - scratch.target[option])
+    return weight * cost
 
 
 @inlined
@@ -210,13 +259,9 @@ def mixed_cost(targets, groups, sizes, expert_logits, mix):
             for expert in range(len(mix)):
                 logit += mix[expert] * expert_logits[begin + option, expert]
             scratch.log_p[option] = logit
-        for listed in range(count):
-            normalise(scratch, listed)
-        cost += assign_targets(row, targets, scratch)
-        for listed in range(count):
-            for option in range(scratch.start[listed], scratch.start[listed + 1]):
-                grad = scratch.mass[listed] * scratch.p[option] - scratch.target[option]
-                for expert in range(len(mix)):
-                    gradient[expert] += grad * expert_logits[begin + option, expert]
+        cost += grads_of_row(row, targets, groups, scratch, count)
+        for option in range(options):
+            for expert in range(len(mix)):
+                gradient[expert] += scratch.p[option] * expert_logits[begin + option, expert]
         begin += options
     return cost, gradient

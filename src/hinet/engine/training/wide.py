@@ -16,9 +16,9 @@ from hinet.engine.model.experts.wide import WEIGHT
 from hinet.engine.model.groups import Groups, Targets
 from hinet.engine.settings import MemoryPlan
 from hinet.engine.training.context import ExpertTraining, TrainingContext
-from hinet.engine.training.jobs import Arrays, Averaged, Job, TrainingSet
+from hinet.engine.training.jobs import Arrays, Averaged, Job, RowChunk
 from hinet.engine.training.prototypes import incidence, sum_by_target
-from hinet.engine.training.set_kernels import train_wide_sets
+from hinet.engine.training.rows import TrainingSet
 from hinet.engine.training.wide_kernels import (
     WeightIndices,
     WideWeights,
@@ -216,7 +216,6 @@ class CoupledGroups(Job):
         offsets, rows = seen_together(data.rows, plan.features, targets, data.groups)
         self._start = np.zeros(len(rows), np.float32)
         self._bias = plan.prior.copy()
-        self._train = train_wide_sets if targets.layers.multilabel else train_wide
         if start is not None:
             offsets, rows, self._start = _joined_pattern(offsets, rows, start, data.groups.rows)
             self._bias = start.bias.copy()
@@ -252,9 +251,13 @@ class CoupledGroups(Job):
         """Train on all rows, in an order that depends on the seed and the epoch."""
         if self._indices is None:
             self._indices = find_weights(self._data, self._wide)
-        data, wide, indices, train = self._data, self._wide, self._indices, self._train
+        data, wide, indices = self._data, self._wide, self._indices
         order = np.random.default_rng([self._plan.seed, 1 << 11, epoch]).permutation(data.rows.row_count)
-        cost = self.train_rows(order, self._plan.rate, epoch, advance, lambda chunk: train(data, chunk, wide, indices))
+
+        def step(chunk: RowChunk) -> float:
+            return float(train_wide(data, chunk, wide, indices))
+
+        cost = self.train_rows(order, self._plan.rate, epoch, advance, step)
         if epoch + 1 == self.epochs:
             self._indices = None  # free the memory for other jobs
         return cost

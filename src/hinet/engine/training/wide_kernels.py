@@ -6,7 +6,7 @@ train different groups with the same result. A *visit* is a row that passes thro
 visits are sorted by group, then by option.
 
 A label with several paths, as in a DAG, is split over the groups of all paths by the model's own probabilities, so
-:func:`train_wide` trains these groups together, row by row.
+:func:`train_wide` trains these groups together, row by row. It also trains on sets of labels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from hinet.compiled import inlined, kernel
 from hinet.engine.model.column_kernels import MIX
 from hinet.engine.model.experts.wide import find_near
-from hinet.engine.training.target_kernels import allocate_scratch, assign_targets, list_groups, normalise, rate_at
+from hinet.engine.training.target_kernels import allocate_scratch, grads_of_row, list_groups, rate_at
 
 F4 = np.float32
 WEIGHT = np.dtype([("option", np.int32), ("weight", np.float32), ("accumulator", np.float32)])
@@ -309,12 +309,10 @@ def train_wide(data, chunk, wide, indices):
         count = list_groups(row, data.targets, data.groups, scratch)
         for listed in range(count):
             score_group(data, row, listed, wide, indices, scratch)
-            normalise(scratch, listed)
-        cost += assign_targets(row, data.targets, scratch)
+        cost += grads_of_row(row, data.targets, data.groups, scratch, count)
         for listed in range(count):
-            if grads_of_group(listed, scratch) < CERTAIN:
-                continue
-            move_group(data, row, listed, rate, wide, indices, scratch)
+            if largest_grad(scratch.p[scratch.start[listed] : scratch.start[listed + 1]]) >= CERTAIN:
+                move_group(data, row, listed, rate, wide, indices, scratch)
     return cost
 
 
@@ -334,15 +332,6 @@ def score_group(data, row, listed, wide, indices, scratch):
         while index < end and weights[index]["row"] < after:
             scratch.log_p[start + weights[index]["row"] - base] += value * weights[index]["weight"]
             index += 1
-
-
-@inlined
-def grads_of_group(listed, scratch):
-    """Turn the probabilities of a listed group into gradients of its logits, and return the largest."""
-    start, end = scratch.start[listed], scratch.start[listed + 1]
-    for option in range(start, end):
-        scratch.p[option] = scratch.mass[listed] * scratch.p[option] - scratch.target[option]
-    return largest_grad(scratch.p[start:end])
 
 
 @inlined
