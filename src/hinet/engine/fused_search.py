@@ -16,7 +16,7 @@ from hinet.data.matrices import SparseMatrix, is_for_kernels
 from hinet.engine.model.experts import NEIGHBOURS, Memory
 from hinet.engine.model.experts.neighbours import CORRECTION_BOOST, vectors_of
 from hinet.engine.model.fused import FusedModel, Trust
-from hinet.engine.search.marginal_kernels import Correction, best_nodes, likely_labels
+from hinet.engine.search.marginal_kernels import Correction, all_nodes, best_nodes, likely_labels
 from hinet.engine.search.odds_scaling import (
     map_log_odds,
     odds_shift,
@@ -36,7 +36,6 @@ from hinet.engine.search.predictor import (
     RowParts,
 )
 from hinet.engine.search.scoring_kernels import expert_logits
-from hinet.engine.search.set_search_kernels import all_nodes
 from hinet.engine.search.tracing import BLOCKS, BlockSizes, block_traces, find_traces, in_blocks, joined, split
 from hinet.engine.settings import TWO_LAYER_RATE
 from hinet.errors import HiNetError

@@ -51,3 +51,25 @@ def log_softmax(logits, size):
     shift = pooled(logits, 0, size)
     for option in range(size):
         logits[option] -= shift
+
+
+@inlined
+def log_chances(logits, size, exhaustive):
+    """Turn the first ``size`` logits into log probabilities, given that one applies if they are exhaustive."""
+    shift = log_some(logits, 0, size) if exhaustive else F4(0)
+    for option in range(size):
+        logit = logits[option]
+        log_p = min(logit, F4(0)) - np.log1p(np.exp(-abs(logit)))
+        logits[option] = min(log_p - shift, F4(0))
+
+
+@inlined
+def log_options(neuron, groups, logits):
+    """Turn the logits of a group into log probabilities; the option of a group without a choice is certain."""
+    size = groups.first_row[neuron + 1] - groups.first_row[neuron]
+    if size == 0:
+        logits[0] = 0
+    elif groups.several:
+        log_chances(logits, size, groups.exhaustive[neuron])
+    else:
+        log_softmax(logits, size)

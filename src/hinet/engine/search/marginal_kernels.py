@@ -2,6 +2,8 @@
 
 Neurons below a floor are skipped and their groups are not scored; the skipped mass bounds the error of every sum. A
 best node or label is thus exact: if the skipped mass could change it, the row is propagated again with a lower floor.
+
+With sets of labels, probabilities are those of :mod:`hinet.engine.search.search_kernels` (:func:`all_nodes`).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined, kernel
-from hinet.engine.model.log_kernels import log_softmax
+from hinet.engine.model.log_kernels import log_options, log_softmax
 from hinet.engine.search.scoring_kernels import allocate_reading, largest_group, read_row, score_group, steps_of_rows
 from hinet.engine.search.search_kernels import heap_pop, heap_push
 
@@ -381,3 +383,35 @@ def clear_labels(summed, sums):
     """Clear the labels of a row."""
     for index in range(summed):
         sums.mass[sums.node[index]] = 0
+
+
+@kernel
+def all_nodes(rows, groups, experts, others, order, floor):
+    """Return the probability of every neuron, and of every label that ends there, (n, neurons) each.
+
+    ``order`` has parents before children. Groups below neurons less probable than ``floor`` are skipped.
+    """
+    count, neurons = len(rows.indptr) - 1, len(groups.first_row) - 1
+    reached, ends = np.zeros((count, neurons), np.float32), np.zeros((count, neurons), np.float32)
+    reading, logits = allocate_reading(1, experts), np.empty(largest_group(groups), np.float32)
+    for row in range(count):
+        read_row(rows, row, experts, reading, 0)
+        reached[row, 0] = 1
+        for neuron in order:
+            for index in range(others[1][neuron], others[1][neuron + 1]):
+                reached[row, neuron] = min(reached[row, neuron], reached[row, others[0][index]])
+            above = reached[row, neuron]
+            if above < floor:
+                continue
+            start = groups.option_offsets[neuron]
+            size = groups.option_offsets[neuron + 1] - start
+            if groups.first_row[neuron + 1] > groups.first_row[neuron]:
+                score_group(rows, row, neuron, groups, experts, experts.mix, reading, 0, logits)
+            log_options(neuron, groups, logits)
+            for option in range(size):
+                target = groups.option_neuron[start + option]
+                if target == STOP:
+                    ends[row, neuron] = above * np.exp(logits[option])
+                else:
+                    reached[row, target] = above * np.exp(logits[option])
+    return reached, ends

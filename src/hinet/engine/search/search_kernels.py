@@ -3,6 +3,12 @@
 As no factor exceeds 1, the first complete trace that a search pops from its heap is the most probable one, the second
 the next, and so on. The searches of many rows advance in parallel, one step at a time, and all rows that wait for the
 same group are scored one after the other, so that its weights are fetched once.
+
+With sets of labels each option has its own probability ``p(child | parent)``: the sigmoid of its logit, given that a
+row with the parent takes at least one option. The probability of a node is that of its parent in the tree times its
+own, but at most that of each other parent, so that no node is more probable than a parent. The first label that a
+search pops from its heap is therefore the most probable one. A node with several parents waits until all of them were
+popped.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ import numpy as np
 from hinet.compiled import inlined, kernel
 from hinet.engine.model.experts import WIDE
 from hinet.engine.model.experts.wide import allocate_listing, forget_weights, list_weights
-from hinet.engine.model.log_kernels import log_softmax
+from hinet.engine.model.log_kernels import log_options
 from hinet.engine.search.scoring_kernels import allocate_reading, read_row, score_group, score_listed, steps_of_rows
 
 STOP = -1
@@ -68,45 +74,64 @@ def allocate_searches(count, k, capacity):
     return searches
 
 
-def _steps_of_search(rows, groups, experts, k, lowest, capacity):
+class Waiting(NamedTuple):
+    """Nodes in a DAG with sets of labels that wait for their other parents; otherwise all arrays are empty."""
+
+    taken: Any  # (n, neurons) whether a neuron was popped from the heap
+    entry: Any  # (n, capacity) waiting entries
+    count: Any  # (n,)
+
+
+@inlined
+def allocate_waiting(count, groups, others, capacity):
+    """Allocate the waiting nodes of ``count`` rows; ``others`` has the other parents of every neuron."""
+    rows = count if len(others[0]) > 0 else 0
+    neurons = len(groups.first_row) - 1
+    return Waiting(np.zeros((rows, neurons), np.bool_), np.empty((rows, capacity), np.int32), np.zeros(rows, np.int64))
+
+
+def _steps_of_search(rows, groups, experts, others, k, lowest, capacity):
     return (1 + k / MANY_TRACES) * steps_of_rows(rows, groups, experts)
 
 
 @kernel(steps=_steps_of_search)
-def best_traces(rows, groups, experts, k, lowest, capacity):
-    """Return the ``k`` best traces of every row with a log probability of at least ``lowest``.
+def best_traces(rows, groups, experts, others, k, lowest, capacity):
+    """Return the ``k`` best traces of every row with a log probability of at least ``lowest``; of sets, labels.
+
+    ``others`` are the other parents of every neuron as a ragged array; there are some only in a DAG with sets.
 
     Returns the number of traces of each row, the length and log P of each trace, its neurons, the log P of the path
     down to each of them, and the outputs scored for each row. If a search needs more than ``capacity`` entries, its
     number of traces is negative: minus the capacity needed.
     """
     count = len(rows.indptr) - 1
-    reading, listing, searches = (
+    reading, listing, searches, waiting_nodes = (
         allocate_reading(count, experts),
         allocate_listing(rows, experts.wide, experts.mix[WIDE] != 0),
         allocate_searches(count, k, capacity),
+        allocate_waiting(count, groups, others, capacity),
     )
     logits = np.empty(capacity, np.float32)
     for row in range(count):
         searches.touched[row] = read_row(rows, row, experts, reading, row)
-    waiting = advance_searches(np.arange(count), groups, lowest, searches)
+    waiting = advance_searches(np.arange(count), groups, others, lowest, searches, waiting_nodes)
     while len(waiting) > 0:
         first = 0
         while first < len(waiting):
             last = end_of_group(waiting, first, searches)
-            open_group(rows, waiting[first:last], groups, experts, reading, listing, searches, logits)
+            open_group(rows, waiting[first:last], groups, experts, others, lowest, reading, listing, searches, logits)
             first = last
-        waiting = advance_searches(waiting, groups, lowest, searches)
+        waiting = advance_searches(waiting, groups, others, lowest, searches, waiting_nodes)
     return collect_answers(searches)
 
 
 @inlined
-def advance_searches(waiting, groups, lowest, searches):
+def advance_searches(waiting, groups, others, lowest, searches, waiting_nodes):
     """Advance the searches of rows until each needs a group scored; return those that do, sorted by group."""
     count = len(searches.answers)
     still = 0
     for row in waiting:
-        if needs_group(row, groups, lowest, searches):
+        if needs_group(row, groups, others, lowest, searches, waiting_nodes):
             # Sorting numbers that combine group and row is faster than finding the order of rows by group.
             waiting[still] = np.int64(searches.neuron[row, searches.opening[row]]) * count + row
             still += 1
@@ -129,40 +154,47 @@ def end_of_group(waiting, first, searches):
 
 
 @inlined
-def open_group(rows, waiting_rows, groups, experts, reading, listing, searches, logits):
+def open_group(rows, waiting_rows, groups, experts, others, lowest, reading, listing, searches, logits):
     """Score the group that some rows wait for, and add its options to their searches."""
     neuron = np.int64(searches.neuron[waiting_rows[0], searches.opening[waiting_rows[0]]])
-    size = groups.option_offsets[neuron + 1] - groups.option_offsets[neuron]
-    listed = list_weights(rows, waiting_rows, neuron, experts.wide, listing)
+    free = groups.first_row[neuron + 1] > groups.first_row[neuron]
+    listed = free and list_weights(rows, waiting_rows, neuron, experts.wide, listing)
     for row in waiting_rows:
         if listed:
             score_listed(rows, row, neuron, groups, experts, listing, reading, row, logits)
-        else:
+        elif free:
             score_group(rows, row, neuron, groups, experts, experts.mix, reading, row, logits)
-        log_softmax(logits, size)
-        searches.touched[row] += size
-        open_entry(row, searches.opening[row], groups, searches, logits)
+        log_options(neuron, groups, logits)
+        searches.touched[row] += groups.option_offsets[neuron + 1] - groups.option_offsets[neuron]
+        open_entry(row, searches.opening[row], groups, others, lowest, searches, logits)
     if listed:
         forget_weights(rows, waiting_rows, listing)
 
 
 @inlined
-def needs_group(row, groups, lowest, searches):
+def needs_group(row, groups, others, lowest, searches, waiting_nodes):
     """Advance the search of a row; return whether it needs the group below ``opening`` scored."""
-    k, capacity = searches.best.shape[1], searches.neuron.shape[1]
+    k, capacity, several_parents = searches.best.shape[1], searches.neuron.shape[1], len(others[0]) > 0
     neuron_of, score_of, ends = searches.neuron[row], searches.score[row], searches.ends[row]
     heap_score, heap_entry = searches.heap_score[row], searches.heap_entry[row]
-    heap, answers, needs = searches.heap[row], searches.answers[row], False
-    while heap > 0 and answers < k and not needs:
+    answers, needs = searches.answers[row], False
+    while searches.heap[row] > 0 and answers < k and not needs:
         entry = np.int64(heap_entry[0])
-        heap_pop(heap_score, heap_entry, heap)
-        heap -= 1
-        if is_certain(neuron_of[entry], groups):
+        heap_pop(heap_score, heap_entry, searches.heap[row])
+        searches.heap[row] -= 1
+        if score_of[entry] < lowest:
+            break
+        if several_parents and neuron_of[entry] != STOP:
+            if not parents_taken(row, neuron_of[entry], others, waiting_nodes):
+                waiting_nodes.entry[row, waiting_nodes.count[row]] = entry
+                waiting_nodes.count[row] += 1
+                continue
+            waiting_nodes.taken[row, neuron_of[entry]] = True
+            release(row, score_of[entry], others, searches, waiting_nodes)
+        elif is_certain(neuron_of[entry], groups):
             entry = follow_certain(row, entry, groups, searches)
         neuron = neuron_of[entry]
         if neuron == STOP:
-            if score_of[entry] < lowest:
-                break
             ends[answers] = entry
             answers += 1
             continue
@@ -172,8 +204,39 @@ def needs_group(row, groups, lowest, searches):
             break
         searches.opening[row] = entry
         needs = True
-    searches.heap[row], searches.answers[row] = heap, answers
+    searches.answers[row] = answers
     return needs
+
+
+@inlined
+def parents_taken(row, neuron, others, waiting_nodes):
+    """Return whether all other parents of a neuron were taken from the heap."""
+    missing = 0
+    for index in range(others[1][neuron], others[1][neuron + 1]):
+        missing += not waiting_nodes.taken[row, others[0][index]]
+    return missing == 0
+
+
+@inlined
+def release(row, score, others, searches, waiting_nodes):
+    """Put the entries whose last parent has just been taken back into the heap: they are as probable as it at most."""
+    left = 0
+    for index in range(waiting_nodes.count[row]):
+        entry = waiting_nodes.entry[row, index]
+        if parents_taken(row, searches.neuron[row, entry], others, waiting_nodes):
+            searches.score[row, entry] = min(searches.score[row, entry], score)
+            heap_push(
+                searches.heap_score[row],
+                searches.heap_entry[row],
+                searches.heap[row],
+                searches.score[row, entry],
+                entry,
+            )
+            searches.heap[row] += 1
+        else:
+            waiting_nodes.entry[row, left] = entry
+            left += 1
+    waiting_nodes.count[row] = left
 
 
 @inlined
@@ -204,8 +267,8 @@ def follow_certain(row, entry, groups, searches):
 
 
 @inlined
-def open_entry(row, entry, groups, searches, log_p):
-    """Add the options below an entry to the search of a row by their log probabilities."""
+def open_entry(row, entry, groups, others, lowest, searches, log_p):
+    """Add the options below an entry that can still be answers to the search of a row by their log probabilities."""
     neuron_of, parent_of, score_of = searches.neuron[row], searches.parent[row], searches.score[row]
     heap_score, heap_entry, best = searches.heap_score[row], searches.heap_entry[row], searches.best[row]
     neuron, above = neuron_of[entry], score_of[entry]
@@ -213,15 +276,18 @@ def open_entry(row, entry, groups, searches, log_p):
     made, heap, completed = searches.entries[row], searches.heap[row], searches.completed[row]
     for option in range(groups.option_offsets[neuron + 1] - start):
         reached = above + log_p[option]
-        if completed == len(best) and reached < best[completed - 1]:
+        if reached < lowest or (completed == len(best) and reached < best[completed - 1]):
             continue
         target = groups.option_neuron[start + option]
         neuron_of[made], parent_of[made], score_of[made] = target, entry, reached
         heap_push(heap_score, heap_entry, heap, reached, made)
         made += 1
         heap += 1
-        # A leaf counts as complete; its certain stop, popped later, is not counted again.
-        if target == STOP or is_leaf(target, groups):
+        # A leaf counts as complete unless another parent may be less probable; its certain stop is not counted again.
+        if target == STOP:
+            if groups.first_row[neuron + 1] > groups.first_row[neuron]:
+                completed = keep_best(best, completed, reached)
+        elif is_leaf(target, groups) and others[1][target] == others[1][target + 1]:
             completed = keep_best(best, completed, reached)
     searches.entries[row], searches.heap[row], searches.completed[row] = made, heap, completed
 

@@ -15,7 +15,6 @@ from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts.wide import FEW
 from hinet.engine.model.fused import FusedModel
 from hinet.engine.search.search_kernels import best_traces
-from hinet.engine.search.set_search_kernels import best_labels
 from hinet.parameters import resolve_threads
 from hinet.ragged import gather, offsets_of
 from hinet.taxonomy import Layers
@@ -101,10 +100,7 @@ def block_traces(
         parts = split(block, max_rows)
         return joined([block_traces(model, part, k, lowest, capacity, sizes) for part in parts])
     capacity = max(capacity, FEW * INITIAL_CAPACITY // max(count, 1))
-    if model.layers.multilabel:
-        traces = RawTraces(*best_labels(block, model.groups, model.experts, others, k, lowest, capacity))
-    else:
-        traces = RawTraces(*best_traces(block, model.groups, model.experts, k, lowest, capacity))
+    traces = RawTraces(*best_traces(block, model.groups, model.experts, others, k, lowest, capacity))
     needed = -int(traces.counts.min(initial=0))
     if not needed:
         return traces
