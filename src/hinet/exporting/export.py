@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.data.matrices import check_rows
-from hinet.engine import DeepExpert, FusedModel, Search
-from hinet.engine.model.experts import EXPERTS, Floats
+from hinet.engine import FusedModel, Mix, Search
 from hinet.errors import HiNetError
 from hinet.exporting import scoring
 from hinet.exporting.decode import FORMAT
@@ -27,6 +26,7 @@ from hinet.parameters import PATH
 from hinet.ragged import offsets_of
 from hinet.taxonomy import Layers
 
+EXPORTED = ("deep", "flat")  # experts of a fused model that can be exported
 _README = """\
 # A hinet model as ONNX
 
@@ -117,13 +117,21 @@ class FusedSource(Source):
 
     def log_p(self, graph: GraphInMaking) -> str:
         """Add the log probability of every option, (b, options)."""
-        model, operations = self.part, _Operations(graph, self.part)
-        logits = ""
-        for record, weight in zip(EXPERTS, model.mix, strict=True):
-            if weight:
-                own = record.export(getattr(model.experts, record.name), weight, operations)
-                logits = graph.add("Add", logits, own) if logits else own
-        return scoring.transposed(graph, scoring.normalised(graph, model.groups, logits, operations.rows.feature))
+        model, rows = self.part, scoring.sparse_input(graph)
+        if model.merged is not None:
+            rows = scoring.merged(graph, rows, model.merged)
+        deep, flat, logits = model.experts.deep, model.experts.flat, ""
+        if model.mix.deep:
+            weight = np.float32(model.mix.deep)
+            hidden = scoring.bag(graph, rows, deep)
+            logits = scoring.linear(graph, hidden, weight * deep.output_weights(), weight * deep.bias)
+        if model.mix.flat:
+            labels = scoring.linear(graph, scoring.bag(graph, rows, flat), flat.output_weights(), flat.bias)
+            options = scoring.pooled(graph, self.layers, model.experts.spans, labels)
+            pooled = graph.add("Gather", options, graph.constant(model.groups.row_options()))
+            pooled = graph.add("Mul", pooled, graph.constant(np.float32(model.mix.flat)))
+            logits = graph.add("Add", logits, pooled) if logits else pooled
+        return scoring.transposed(graph, scoring.normalised(graph, model.groups, logits, rows.feature))
 
     def both_traces(self, rows: Any, threads: int | None) -> tuple[Traces, Traces]:
         """Return the best traces of rows by the exported part and by the whole model."""
@@ -131,29 +139,6 @@ class FusedSource(Source):
 
 
 source_of.register(FusedModel)(FusedSource)
-
-
-class _Operations:
-    """ONNX operations on the rows of a fused model, see :class:`hinet.engine.model.experts.record.Operations`."""
-
-    def __init__(self, graph: GraphInMaking, model: FusedModel) -> None:
-        self.graph, self.model, self.rows = graph, model, scoring.sparse_input(graph)
-        if model.merged is not None:
-            self.rows = scoring.merged(graph, self.rows, model.merged)
-
-    def hidden(self, expert: DeepExpert) -> str:
-        """Add the hidden units of a deep expert, (b, k)."""
-        return scoring.bag(self.graph, self.rows, expert)
-
-    def linear(self, hidden: str, weight: Floats, bias: Floats) -> str:
-        """Add outputs that read hidden units."""
-        return scoring.linear(self.graph, hidden, weight, bias)
-
-    def pool_labels(self, scores: str, weight: float) -> str:
-        """Pool the scores of labels into those of output rows, multiplied by ``weight``."""
-        options = scoring.pooled(self.graph, self.model.layers, self.model.experts.spans, scores)
-        rows = self.graph.add("Gather", options, self.graph.constant(self.model.groups.row_options()))
-        return self.graph.add("Mul", rows, self.graph.constant(np.float32(weight)))
 
 
 def exported_part(model: FusedModel) -> FusedModel:
@@ -164,7 +149,7 @@ def exported_part(model: FusedModel) -> FusedModel:
     HiNetError
         If no expert can be exported.
     """
-    exportable = np.array([record.can_export for record in EXPERTS])
+    exportable = np.array([name in EXPORTED for name in Mix._fields])
     mix = np.where(exportable, model.experts.mix, 0)
     if not mix.any():
         raise HiNetError(

@@ -18,7 +18,7 @@ To add an expert:
 3. Call its scoring functions in :mod:`hinet.engine.search.scoring_kernels`.
 4. Write its tests.
 
-Saving, loading, explanations, export, transfer, training, checkpoints and compilation follow from the record.
+Saving, loading, explanations, transfer, training, checkpoints and compilation follow from the record.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from hinet.engine.model.experts.record import (
     ExpertRecord,
     Floats,
     Numbers,
-    Operations,
     Parts,
     RowFeatures,
 )
@@ -354,11 +353,6 @@ class DeepRecord(ExpertRecord):
         weight = expert.output_weights(outputs)
         return Parts(weight @ units, weight @ bias + expert.bias[outputs])
 
-    def export(self, expert: DeepExpert, weight: float, operations: Operations) -> str:
-        """Add the logits of the output rows."""
-        outputs, bias = (np.float32(weight) * part for part in (expert.output_weights(), expert.bias))
-        return operations.linear(operations.hidden(expert), outputs, bias)
-
 
 DEEP_RECORD = DeepRecord(
     "deep",
@@ -366,6 +360,5 @@ DEEP_RECORD = DeepRecord(
     key="features.weight",
     training="hinet.engine.training.deep:DeepTraining",
     half=("features.weight", "head.weight"),
-    can_export=True,
     required=True,
 )

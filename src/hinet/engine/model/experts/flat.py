@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hinet.compiled import inlined
 from hinet.engine.model.experts.deep import DeepExpert, DeepRecord, hidden_parts, logit_of
-from hinet.engine.model.experts.record import Numbers, Operations, Parts, RowFeatures, label_slices, pool_parts
+from hinet.engine.model.experts.record import Numbers, Parts, RowFeatures, label_slices, pool_parts
 from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.model.log_kernels import sum_of_softplus
 from hinet.engine.model.transfer import INACTIVE_BIAS, Transfer
@@ -124,11 +124,6 @@ class FlatRecord(DeepRecord):
         by_feature, rest = zip(*parts, strict=True)
         return Parts(np.stack(by_feature), np.array(rest))
 
-    def export(self, expert: DeepExpert, weight: float, operations: Operations) -> str:
-        """Add the logits of the output rows."""
-        labels = operations.linear(operations.hidden(expert), expert.output_weights(), expert.bias)
-        return operations.pool_labels(labels, weight)
-
 
 def _chance_parts(
     flat: DeepExpert, groups: Groups, spans: LabelSpans, units: Numbers, bias: Numbers, neuron: int
@@ -168,6 +163,5 @@ FLAT_RECORD = FlatRecord(
     key="flat.head.weight",
     training="hinet.engine.training.deep:FlatTraining",
     half=("flat.features.weight", "flat.head.weight"),
-    can_export=True,
     prefix="flat.",
 )

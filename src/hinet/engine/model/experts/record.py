@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,22 +47,9 @@ class Parts(NamedTuple):
         return self.by_feature[option], float(self.rest[option])
 
 
-class Operations(Protocol):
-    """ONNX operations on a batch of rows; scores have the shape (outputs, b)."""
-
-    def hidden(self, expert: Any) -> str:
-        """Add the hidden units of a deep expert, (b, k)."""
-
-    def linear(self, hidden: str, weight: Floats, bias: Floats) -> str:
-        """Add outputs that read hidden units."""
-
-    def pool_labels(self, scores: str, weight: float) -> str:
-        """Pool the scores of labels into those of output rows, multiplied by ``weight``."""
-
-
 @dataclass(frozen=True)
 class ExpertRecord(ABC):
-    """One expert: its files, explanations, export, transfer to a changed taxonomy, and training.
+    """One expert: its files, explanations, transfer to a changed taxonomy, and training.
 
     The arrays of an expert are a NamedTuple, a field of ``Experts`` with the record's name. Its scoring functions are
     called by :mod:`hinet.engine.search.scoring_kernels`.
@@ -73,7 +60,6 @@ class ExpertRecord(ABC):
     key: str  # name of an array that every file with this expert has
     training: str  # "module:class" of its ExpertTraining, imported only to train
     half: tuple[str, ...] = ()  # names of arrays that may be saved in half precision
-    can_export: bool = False
     required: bool = False  # whether every file has it
 
     @abstractmethod
@@ -106,10 +92,6 @@ class ExpertRecord(ABC):
     @abstractmethod
     def contributions(self, expert: Any, row: RowFeatures, neuron: int, groups: Groups, spans: LabelSpans) -> Parts:
         """Return what each feature of a row adds to the logits of the group below ``neuron``."""
-
-    def export(self, expert: Any, weight: float, operations: Operations) -> str:
-        """Add the logits of the output rows times ``weight`` to an ONNX graph; only if ``can_export``."""
-        raise NotImplementedError
 
     def load_training(self) -> Any:
         """Return the class that trains the expert."""
