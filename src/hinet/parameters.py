@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, get_type_hints
 
 import numpy as np
 
@@ -53,6 +53,12 @@ class Rule:
 
 
 Rules: TypeAlias = Mapping[str, Rule]
+
+
+def rules_of(settings: type) -> Rules:
+    """Return the rules of a dataclass whose fields are ``Annotated[type, rule]``."""
+    fields = get_type_hints(settings, include_extras=True)
+    return {name: annotated.__metadata__[0] for name, annotated in fields.items()}
 
 
 def validate_parameters(owner: object, rules: Rules) -> dict[str, Any]:

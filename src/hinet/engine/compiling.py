@@ -40,7 +40,7 @@ from hinet.engine.training.context import ValidationRows
 from hinet.engine.training.fit import fit
 from hinet.engine.training.relearning import option_targets, taught
 from hinet.engine.training.rows import ColumnDigests
-from hinet.engine.training.target_kernels import max_sizes, mixed_cost
+from hinet.engine.training.target_kernels import mixed_cost
 from hinet.parameters import resolve_threads
 from hinet.taxonomy import Layers, Taxonomy
 
@@ -63,7 +63,7 @@ def kernel_size(kernel: Kernel) -> int:
 
 def training_kernels() -> list[Kernel]:
     """Return the kernels that training on a tree needs, the largest first."""
-    shared = [best_traces, expert_logits, mixed_cost, max_sizes, column_digests, merge_columns]
+    shared = [best_traces, expert_logits, mixed_cost, column_digests, merge_columns]
     own = [kernel for record in EXPERTS for kernel in record.load_training().kernels]
     return sorted([*shared, *own], key=kernel_size, reverse=True)
 

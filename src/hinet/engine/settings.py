@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from hinet.choices import Effort
 from hinet.data.matrices import MixedRows, is_sparse
 from hinet.errors import HiNetError
 from hinet.memory import GB, require_memory
-from hinet.parameters import FLAG, NONE, SEED, THREADS, Rules, one_of, real, resolve_threads, validate_fields, whole
+from hinet.parameters import FLAG, NONE, SEED, THREADS, one_of, real, resolve_threads, rules_of, validate_fields, whole
 
 if TYPE_CHECKING:
     from hinet.taxonomy import Layers
@@ -58,34 +58,6 @@ SET_WIDTH = 256
 _COUNT = whole(1)
 _DROPOUT = real(0, below=1)
 _POSITIVE = real(above=0)
-RULES: Rules = {
-    "effort": EFFORT,
-    "members": _COUNT | NONE,
-    "width": _COUNT | NONE,
-    "dropout": _DROPOUT | NONE,
-    "feature_dropout": _DROPOUT | NONE,
-    "deep_rate": _POSITIVE,
-    "deep_accumulator": _POSITIVE,
-    "deep_epochs": _COUNT | NONE,
-    "wide": FLAG,
-    "wide_rate": _POSITIVE | NONE,
-    "wide_accumulator": _POSITIVE,
-    "wide_epochs": _COUNT | NONE,
-    "wide_prune": real(0),
-    "wide_buckets": _COUNT | NONE,
-    "flat": FLAG | NONE,
-    "flat_width": _COUNT | NONE,
-    "flat_upper": real(0),
-    "margin": FLAG | NONE,
-    "prior_strength": real() | NONE,
-    "neighbours": whole(0),
-    "two_layers": FLAG,
-    "whiten": FLAG,
-    "patience": _COUNT | NONE,
-    "seed": SEED,
-    "threads": THREADS,
-    "memory_limit": real(above=0, infinite=True) | NONE,
-}
 REMEDY = "lower `width`, leave the wide expert out with `wide=False`, or keep fewer features"
 
 
@@ -160,32 +132,32 @@ class EngineSettings:
         In GB, by default the memory of the machine. Training that would take more is refused before it starts.
     """
 
-    effort: Effort = "default"
-    members: int | None = None
-    width: int | None = None
-    dropout: float | None = None
-    feature_dropout: float | None = None
-    deep_rate: float = 0.1
-    deep_accumulator: float = 1e-2
-    deep_epochs: int | None = None
-    wide: bool = True
-    wide_rate: float | None = None
-    wide_accumulator: float = 0.05
-    wide_epochs: int | None = None
-    wide_prune: float = 0.03
-    wide_buckets: int | None = None
-    flat: bool | None = None
-    flat_width: int | None = None
-    flat_upper: float = 0.4
-    margin: bool | None = None
-    prior_strength: float | None = None
-    neighbours: int = 16
-    two_layers: bool = False
-    whiten: bool = False
-    patience: int | None = None
-    seed: int = 0
-    threads: int | None = None
-    memory_limit: float | None = None
+    effort: Annotated[Effort, EFFORT] = "default"
+    members: Annotated[int | None, _COUNT | NONE] = None
+    width: Annotated[int | None, _COUNT | NONE] = None
+    dropout: Annotated[float | None, _DROPOUT | NONE] = None
+    feature_dropout: Annotated[float | None, _DROPOUT | NONE] = None
+    deep_rate: Annotated[float, _POSITIVE] = 0.1
+    deep_accumulator: Annotated[float, _POSITIVE] = 1e-2
+    deep_epochs: Annotated[int | None, _COUNT | NONE] = None
+    wide: Annotated[bool, FLAG] = True
+    wide_rate: Annotated[float | None, _POSITIVE | NONE] = None
+    wide_accumulator: Annotated[float, _POSITIVE] = 0.05
+    wide_epochs: Annotated[int | None, _COUNT | NONE] = None
+    wide_prune: Annotated[float, real(0)] = 0.03
+    wide_buckets: Annotated[int | None, _COUNT | NONE] = None
+    flat: Annotated[bool | None, FLAG | NONE] = None
+    flat_width: Annotated[int | None, _COUNT | NONE] = None
+    flat_upper: Annotated[float, real(0)] = 0.4
+    margin: Annotated[bool | None, FLAG | NONE] = None
+    prior_strength: Annotated[float | None, real() | NONE] = None
+    neighbours: Annotated[int, whole(0)] = 16
+    two_layers: Annotated[bool, FLAG] = False
+    whiten: Annotated[bool, FLAG] = False
+    patience: Annotated[int | None, _COUNT | NONE] = None
+    seed: Annotated[int, SEED] = 0
+    threads: Annotated[int | None, THREADS] = None
+    memory_limit: Annotated[float | None, real(above=0, infinite=True) | NONE] = None
 
     def __post_init__(self) -> None:
         validate_fields(self, RULES)
@@ -285,6 +257,9 @@ class EngineSettings:
         """Return the settings that the trained model depends on."""
         free = {"threads", "memory_limit"}
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in free}
+
+
+RULES = rules_of(EngineSettings)
 
 
 def _long_row_factor(features: float) -> float:

@@ -101,23 +101,24 @@ def score_options(neuron, groups, experts, mix, hidden, index, logits):
 @inlined
 def add_labels(neuron, groups, spans, mix, reading, index, logits):
     """Add the scores of the experts on labels, pooled over the labels below each option."""
-    start = groups.option_offsets[neuron]
-    size = groups.option_offsets[neuron + 1] - start
     shift = index * len(spans.neuron)
     if mix[FLAT] != 0 and groups.several:
         add_chances(neuron, groups, spans, mix[FLAT], reading.flat, shift, logits)
     elif mix[FLAT] != 0:
-        for option in range(size):
-            first, last = shift + spans.first[start + option], shift + spans.last[start + option]
-            logits[option] += mix[FLAT] * pooled(reading.flat, first, last)
+        add_pooled(neuron, groups, spans, mix[FLAT], reading.flat, shift, logits)
     if mix[PROTOTYPES] != 0:
-        for option in range(size):
-            first, last = shift + spans.first[start + option], shift + spans.last[start + option]
-            logits[option] += mix[PROTOTYPES] * pooled(reading.prototypes, first, last)
+        add_pooled(neuron, groups, spans, mix[PROTOTYPES], reading.prototypes, shift, logits)
     if mix[MARGIN] != 0:
-        for option in range(size):
-            first, last = shift + spans.first[start + option], shift + spans.last[start + option]
-            logits[option] += mix[MARGIN] * pooled(reading.margin, first, last)
+        add_pooled(neuron, groups, spans, mix[MARGIN], reading.margin, shift, logits)
+
+
+@inlined
+def add_pooled(neuron, groups, spans, weight, scores, shift, logits):
+    """Add the log-sum-exp of the scores of the labels below each option."""
+    start = groups.option_offsets[neuron]
+    for option in range(groups.option_offsets[neuron + 1] - start):
+        first, last = shift + spans.first[start + option], shift + spans.last[start + option]
+        logits[option] += weight * pooled(scores, first, last)
 
 
 @inlined

@@ -276,7 +276,7 @@ class DeepTraining(ExpertTraining):
         context, settings, jobs = self.context, self.context.settings, []
         accumulator = context.initial_accumulator(settings.deep_accumulator)
         plan = DeepPlan(context.deep_epochs, settings.deep_rate, accumulator, context.dropout)
-        create = DeepExpert.start_two_layers if settings.two_layers else DeepExpert.start
+        create = partial(DeepExpert.start, two_layers=settings.two_layers)
         for member in range(context.members):
             seeds = settings.seed, self.first_seed + member
             random = np.random.default_rng([*seeds, 1 << 20])

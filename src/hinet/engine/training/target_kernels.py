@@ -16,9 +16,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hinet.compiled import inlined, kernel
+from hinet.engine.model.groups import Groups, TargetArrays
 from hinet.engine.model.log_kernels import log_some
+from hinet.ragged import offsets_of
 
 F4 = np.float32
 
@@ -53,20 +56,16 @@ def allocate_scratch(max_groups, max_options, max_steps):
     )
 
 
-@kernel
-def max_sizes(targets, groups):
+def max_sizes(targets: TargetArrays, groups: Groups) -> tuple[int, int, int]:
     """Return the maximum numbers of groups, options and steps of the targets of a row."""
-    max_options, max_steps = 1, 1
-    for row in range(len(targets.row_offsets) - 1):
-        options, steps = 0, 0
-        for entry in range(targets.row_offsets[row], targets.row_offsets[row + 1]):
-            target = targets.entry_target[entry]
-            for step in range(targets.step_offsets[target], targets.step_offsets[target + 1]):
-                neuron = targets.step_group[step]
-                options += groups.option_offsets[neuron + 1] - groups.option_offsets[neuron]
-                steps += 1
-        max_options, max_steps = max(max_options, options), max(max_steps, steps)
-    return max_steps, max_options, max_steps
+
+    def most(size_of_step: NDArray[np.int64]) -> int:
+        of_target = np.diff(offsets_of(size_of_step)[targets.step_offsets])
+        of_row = np.diff(offsets_of(of_target[targets.entry_target])[targets.row_offsets])
+        return int(of_row.max(initial=1))
+
+    steps = most(np.ones(len(targets.step_group), np.int64))
+    return steps, most(np.diff(groups.option_offsets)[targets.step_group]), steps
 
 
 @inlined

@@ -85,28 +85,23 @@ class DeepExpert(NamedTuple):
         )
 
     @classmethod
-    def start(cls, features: int, bias: Floats, width: int, random: np.random.Generator) -> DeepExpert:
-        """Return an untrained expert with these biases; the first half of its hidden units is linear."""
-        return cls.of(
-            random.standard_normal((features, width), dtype=np.float32) * np.float32(EMBEDDING_STD),
-            np.zeros(width, np.float32),
-            random.standard_normal((len(bias), width), dtype=np.float32) * np.float32(WEIGHT_STD),
-            bias.copy(),
-            (np.arange(width) < linear_units(width)).astype(np.float32),
-        )
+    def start(
+        cls, features: int, bias: Floats, width: int, random: np.random.Generator, *, two_layers: bool = False
+    ) -> DeepExpert:
+        """Return an untrained expert with these biases; the first half of its hidden units is linear.
 
-    @classmethod
-    def start_two_layers(cls, features: int, bias: Floats, width: int, random: np.random.Generator) -> DeepExpert:
-        """Return an untrained expert with two layers of rectified units; its output weights are zero."""
-        return cls.of(
-            random.standard_normal((features, width), dtype=np.float32) * np.float32(EMBEDDING_STD),
-            np.zeros(width, np.float32),
-            np.zeros((len(bias), width), np.float32),
-            bias.copy(),
-            np.zeros(width, np.float32),
-            random.standard_normal((width, width), dtype=np.float32) * np.float32(INNER_STD / width**0.5),
-            np.zeros(width, np.float32),
-        )
+        With two layers all units are rectified, and the output weights are zero.
+        """
+
+        def normal(rows: int, std: float) -> Floats:
+            return random.standard_normal((rows, width), dtype=np.float32) * np.float32(std)
+
+        embedding, no_bias = normal(features, EMBEDDING_STD), np.zeros(width, np.float32)
+        if two_layers:
+            weight, inner = np.zeros((len(bias), width), np.float32), normal(width, INNER_STD / width**0.5)
+            return cls.of(embedding, no_bias, weight, bias.copy(), no_bias.copy(), inner, no_bias.copy())
+        slope = (np.arange(width) < linear_units(width)).astype(np.float32)
+        return cls.of(embedding, no_bias, normal(len(bias), WEIGHT_STD), bias.copy(), slope)
 
     @classmethod
     def none(cls, features: int, rows: int) -> DeepExpert:
