@@ -15,9 +15,9 @@ from hinet.data.matrices import MixedRows, SparseMatrix, validate_weights
 from hinet.engine import EngineSettings, FusedModel, Search, Targets, ValidationRows, fit
 from hinet.engine.model.experts import EXPERTS, PROTOTYPES, Experts, Mix
 from hinet.engine.model.groups import LabelSpans
+from hinet.engine.training.label_weights import prototypes
 from hinet.engine.training.mixing import MixCost, learned_mix, usual_mix
 from hinet.engine.training.plan import PlanInput, TrainingPlan
-from hinet.engine.training.prototypes import prototypes
 from hinet.engine.training.title_units import TitleColumns
 from hinet.progress import EpochRecord, LineProgress, SilentProgress
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from hinet.engine.search.predictor import FoundLabels as FoundLabels
     from hinet.engine.search.predictor import FoundNodes as FoundNodes
     from hinet.engine.settings import EngineSettings as EngineSettings
-    from hinet.engine.training.context import ValidationRows as ValidationRows
     from hinet.engine.training.fit import fit as fit
+    from hinet.engine.training.rows import ValidationRows as ValidationRows
 else:  # a trained model predicts without the training package
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
@@ -31,7 +31,7 @@ else:  # a trained model predicts without the training package
             "model.groups": "Groups Targets",
             "search.predictor": "Found FoundLabels FoundNodes",
             "settings": "EngineSettings",
-            "training.context": "ValidationRows",
+            "training.rows": "ValidationRows",
             "training.fit": "fit",
         },
     )

@@ -36,10 +36,9 @@ from hinet.engine.model.groups import Targets
 from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.search.search_kernels import best_traces
 from hinet.engine.settings import EngineSettings
-from hinet.engine.training.context import ValidationRows
 from hinet.engine.training.fit import fit
 from hinet.engine.training.relearning import option_targets, taught
-from hinet.engine.training.rows import ColumnDigests
+from hinet.engine.training.rows import ColumnDigests, ValidationRows
 from hinet.engine.training.target_kernels import mixed_cost
 from hinet.parameters import resolve_threads
 from hinet.taxonomy import Layers, Taxonomy

@@ -15,10 +15,9 @@ from hinet.engine.model.experts import DeepExpert, Floats
 from hinet.engine.model.groups import LabelSpans, Targets
 from hinet.engine.model.transfer import INACTIVE_BIAS, NEW_OPTION_BIAS
 from hinet.engine.settings import Dropout, EngineSettings, MemoryPlan, plan_memory
-from hinet.engine.training.context import SMOOTHING, ExpertTraining, TrainingContext
 from hinet.engine.training.deep_kernels import train_deep, train_flat
-from hinet.engine.training.jobs import Arrays, Averaged, Job, RowChunk
-from hinet.engine.training.rows import TrainingRows, TrainingSet, read_directly
+from hinet.engine.training.jobs import Arrays, Averaged, ExpertTraining, Job, RowChunk
+from hinet.engine.training.rows import SMOOTHING, TrainingContext, TrainingRows, TrainingSet, read_directly
 from hinet.engine.training.title_units import MAX_UNITS, title_units
 from hinet.ragged import offsets_of, positions
 from hinet.taxonomy import STOP

@@ -19,11 +19,11 @@ from hinet.data.matrices import seen_features, without_unseen
 from hinet.data.spill import Spill
 from hinet.engine.model.fused import FusedModel
 from hinet.engine.settings import EngineSettings
-from hinet.engine.training.context import ValidationRows
 from hinet.engine.training.jobs import CHECKPOINT_EVERY, Best, Checkpoints, Done, Job, check_finite
 from hinet.engine.training.mixing import Blend
 from hinet.engine.training.neighbours import TextVectors
 from hinet.engine.training.plan import PlanInput, TrainingPlan
+from hinet.engine.training.rows import ValidationRows
 from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError
 from hinet.parameters import PATH, instance

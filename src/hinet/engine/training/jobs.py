@@ -19,14 +19,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hinet.choices import SplitBy
+from hinet.compiled import Kernel
 from hinet.data.spill import is_spill
 from hinet.engine.model.experts import EXPERTS, Floats
+from hinet.engine.settings import MemoryPlan
+from hinet.engine.training.rows import TrainingContext
 from hinet.errors import FileError, HiNetError
 from hinet.files import read_arrays, write_arrays
 from hinet.files.schema import FINITE, ArraySpec, Schema, check_arrays, floats
@@ -246,6 +249,37 @@ class Job(ABC):
             if shared is not None:
                 shared.exchange()
         return cost / max(total, 1) if shared is None else shared.mean_cost(cost, total)
+
+
+class ExpertTraining(ABC):
+    """The training of one expert."""
+
+    kernels: ClassVar[tuple[Kernel, ...]] = ()  # kernels that training on a tree needs, to be compiled early
+
+    @classmethod
+    @abstractmethod
+    def of(cls, context: TrainingContext) -> Self | None:
+        """Return the training, or None if the settings leave this expert out."""
+
+    def memory(self) -> MemoryPlan:
+        """Return the memory that training takes."""
+        return MemoryPlan(0, 0, 0, 0)
+
+    def jobs(self) -> list[Job]:
+        """Return the jobs, with their weights allocated."""
+        return []
+
+    @abstractmethod
+    def trained(self) -> Any:
+        """Return the arrays of the expert after its jobs are done."""
+
+    def alone(self, job: Job) -> Any | None:
+        """Return the arrays of the expert that one of its jobs gives; None if it cannot be evaluated alone."""
+        return None
+
+    def candidates(self) -> Mapping[float, Callable[[], Any]]:
+        """Return versions of the expert by a parameter; the best is added if validation rows gain by it."""
+        return {}
 
 
 class Best(NamedTuple):

@@ -12,7 +12,8 @@ from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts import EXPERTS, MARGIN, NEIGHBOURS, Experts, Floats, Memory, Mix
 from hinet.engine.model.groups import Groups, Targets
 from hinet.engine.search.scoring_kernels import expert_logits
-from hinet.engine.training.context import ExpertTraining, TrainingContext
+from hinet.engine.training.jobs import ExpertTraining
+from hinet.engine.training.rows import TrainingContext
 from hinet.engine.training.target_kernels import max_sizes, mixed_cost
 
 MAX_ROWS = 4_000  # validation rows used

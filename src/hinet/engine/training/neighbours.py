@@ -14,8 +14,8 @@ from hinet.engine.model.experts.neighbours import FEW_ROWS_GROWTH, GROWTH, MAX_W
 from hinet.engine.model.experts.record import Floats
 from hinet.engine.model.groups import LabelSpans
 from hinet.engine.settings import MemoryPlan
-from hinet.engine.training.context import ExpertTraining, TrainingContext
-from hinet.engine.training.rows import TrainingRows
+from hinet.engine.training.jobs import ExpertTraining
+from hinet.engine.training.rows import TrainingContext, TrainingRows
 from hinet.engine.training.title_units import TitleColumns
 
 CLUSTERING_STEPS = 4

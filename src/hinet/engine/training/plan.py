@@ -17,11 +17,20 @@ from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.search.tracing import find_traces
 from hinet.engine.settings import LONG_ROW, EngineSettings, MemoryPlan, plan_memory
-from hinet.engine.training.context import SMOOTHING, ExpertTraining, TrainingContext, ValidationRows
-from hinet.engine.training.jobs import Job, fingerprint_of
+from hinet.engine.training.jobs import ExpertTraining, Job, fingerprint_of
 from hinet.engine.training.mixing import Blend, MixCost, blend, blended, learned_mix, usual_mix
 from hinet.engine.training.neighbours import TextVectors, memory_of
-from hinet.engine.training.rows import RowSums, TrainingRows, TrainingSet, checked_rows, training_rows, whitening
+from hinet.engine.training.rows import (
+    SMOOTHING,
+    RowSums,
+    TrainingContext,
+    TrainingRows,
+    TrainingSet,
+    ValidationRows,
+    checked_rows,
+    training_rows,
+    whitening,
+)
 from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError
 from hinet.memory import GB, total_memory

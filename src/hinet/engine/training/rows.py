@@ -1,4 +1,4 @@
-"""Training rows: all in memory, or streamed from disk in blocks with a sample in memory.
+"""Training rows, in memory or streamed from disk in blocks, and all else that the trainings of experts share.
 
 Features are redundant if many columns equal each other. Character n-grams are: those of a rare word occur in the same
 rows with the same values. Dropping redundant features at random makes an expert rely less on single ones. If every word
@@ -23,11 +23,12 @@ from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, check_count, is_for_kernels, validate_weights
 from hinet.data.spill import Spill, StoredBlock
 from hinet.engine.model.column_kernels import MIX, column_digests
-from hinet.engine.model.experts import DeepExpert, Floats
-from hinet.engine.model.fused import with_merged
-from hinet.engine.model.groups import Groups, TargetArrays, Targets
-from hinet.engine.settings import EngineSettings
+from hinet.engine.model.experts import DeepExpert, Floats, Memory
+from hinet.engine.model.fused import FusedModel, with_merged
+from hinet.engine.model.groups import Groups, LabelSpans, TargetArrays, Targets
+from hinet.engine.settings import Dropout, EngineSettings
 from hinet.engine.training.target_kernels import max_sizes
+from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError
 from hinet.memory import GB, total_memory
 from hinet.taxonomy import Layers
@@ -42,6 +43,8 @@ MIN_REDUNDANT_ROWS = 1_000  # columns of fewer rows are equal by chance
 MIN_REDUNDANT_FEATURES = 32  # minimum mean number of features per row
 MIN_REPEATED = 0.2  # share of all values; at most 1/8 for words and pairs of words, 1/4 for character n-grams
 EPOCH_ROWS = 2_000_000  # rows per epoch if they are in blocks, enough for a checkpoint and a line of progress
+SMOOTHING = 0.5  # rows added to every option before shares are computed
+LEARNED_ACCUMULATOR = 2.0  # smaller lets new rows overwrite old ones, larger keeps them from being learned
 
 
 def whitening(columns: Floats, label: NDArray[np.int64]) -> Floats:
@@ -321,3 +324,83 @@ def checked_rows(rows: Any, traces: Traces, layers: Any, kind: str = "") -> tupl
     if len(empty):
         raise HiNetError(f"{kind}row {int(empty[0])}: no label ({len(empty):,} such rows); leave these rows out")
     return matrix, Targets.of(traces)
+
+
+@dataclass(frozen=True)
+class ValidationRows:
+    """Rows that are not trained on: they decide the mix of the experts, and when to stop with ``patience``."""
+
+    rows: Any  # CSR
+    traces: Traces
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingContext:
+    """The data in the form that kernels read, and sizes that all experts share."""
+
+    settings: EngineSettings
+    start: FusedModel | None  # model that is trained further
+    rows: TrainingRows
+    data: TrainingSet  # rows in memory
+    groups: Groups
+    spans: LabelSpans
+    sums: RowSums
+    prior: Floats  # (output rows,) initial biases
+    features: int  # number of features of the experts
+    merged: NDArray[np.int32] | None  # (columns,) expert feature of each column
+    whitening: Floats | None
+    titles: TitleColumns | None
+    memory: Memory
+    members: int
+    has_plain_member: bool  # whether the last member ignores dense columns
+    has_flat: bool
+    dropout: Dropout
+    plain_dropout: Dropout  # dropout of members that ignore dense columns
+    valid: tuple[SparseMatrix, Targets] | None
+    valid_unknown: NDArray[Any] | None  # share of unknown n-grams of each validation row
+    monitored: ValidationRows | None  # rows whose accuracy is recorded after every epoch
+
+    @property
+    def layers(self) -> Layers:
+        """The layers of the taxonomy."""
+        return self.targets.layers
+
+    @property
+    def targets(self) -> Targets:
+        """Targets of the rows in memory."""
+        return self.rows.targets
+
+    @property
+    def row_count(self) -> int:
+        """Number of rows without titles."""
+        return self.rows.row_count - (0 if self.titles is None else len(self.titles.nodes))
+
+    @property
+    def counts(self) -> NDArray[np.float64]:
+        """(options,) Rows that take each option."""
+        return self.sums.options
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the rows are on disk."""
+        return self.rows.spill is not None
+
+    @property
+    def deep_epochs(self) -> int:
+        """Epochs of the deep expert."""
+        features = self.data.rows.mean_features
+        return self.settings.epochs_of_deep(self.rows.row_count, features, streamed=self.is_streamed)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes of empty experts."""
+        return {
+            "features": self.features,
+            "neurons": len(self.layers.node),
+            "rows": self.groups.rows,
+            "labels": len(self.spans.neuron),
+        }
+
+    def initial_accumulator(self, usual: float) -> float:
+        """Return the initial sum of squared gradients: larger if the weights are trained already."""
+        return usual if self.start is None else max(usual, LEARNED_ACCUMULATOR)

@@ -15,10 +15,9 @@ from hinet.engine.model.experts import Floats, WideExpert
 from hinet.engine.model.experts.wide import WEIGHT
 from hinet.engine.model.groups import Groups, Targets
 from hinet.engine.settings import MemoryPlan
-from hinet.engine.training.context import ExpertTraining, TrainingContext
-from hinet.engine.training.jobs import Arrays, Averaged, Job, RowChunk
-from hinet.engine.training.prototypes import incidence, sum_by_target
-from hinet.engine.training.rows import TrainingSet
+from hinet.engine.training.jobs import Arrays, Averaged, ExpertTraining, Job, RowChunk
+from hinet.engine.training.label_weights import incidence, sum_by_target
+from hinet.engine.training.rows import TrainingContext, TrainingSet
 from hinet.engine.training.wide_kernels import (
     WeightIndices,
     WideWeights,

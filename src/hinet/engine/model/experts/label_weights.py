@@ -136,13 +136,13 @@ PROTOTYPE_RECORD = LabelWeightsRecord(
     "prototypes",
     "labels",
     key="prototypes.value",
-    training="hinet.engine.training.prototypes:PrototypeTraining",
+    training="hinet.engine.training.label_weights:PrototypeTraining",
     half=("prototypes.value",),
 )
 MARGIN_RECORD = LabelWeightsRecord(
     "margin",
     "labels",
     key="margin.value",
-    training="hinet.engine.training.margin:MarginTraining",
+    training="hinet.engine.training.label_weights:MarginTraining",
     half=("margin.value",),
 )
