@@ -119,9 +119,7 @@ class LabelSpans(NamedTuple):
         The spans of label ``j`` are ``offsets[j]:offsets[j + 1]`` of two more arrays, their starts and ends. Nodes with
         one label below them, with the same labels as the node before, or with all labels are left out.
         """
-        real = np.flatnonzero(layers.option_neuron != STOP)
-        option_to = np.zeros(len(layers.node), np.int64)
-        option_to[layers.option_neuron[real]] = real
+        option_to = _options_to(layers)
         label, neuron = np.arange(len(self.neuron)), self.neuron
         size = np.ones(len(label), np.int64)  # labels below the previous node
         uppers = [np.zeros((3, 0), np.int64)]
@@ -146,6 +144,21 @@ class LabelSpans(NamedTuple):
         return order[np.searchsorted(self.neuron, neurons, sorter=order)]
 
 
+def _neurons_of_nodes(layers: Layers) -> Ints64:
+    """(nodes,) Return the neuron of each node of a tree; 0 for nodes without one."""
+    neuron_of = np.zeros(len(layers.taxonomy), np.int64)
+    neuron_of[layers.node[1:]] = np.arange(1, len(layers.node))
+    return neuron_of
+
+
+def _options_to(layers: Layers) -> Ints64:
+    """(neurons,) Return the option that leads to each neuron of a tree; 0 for the root."""
+    real = np.flatnonzero(layers.option_neuron != STOP)
+    option_to = np.zeros(len(layers.node), np.int64)
+    option_to[layers.option_neuron[real]] = real
+    return option_to
+
+
 def _labels_elsewhere(
     layers: Layers, neuron: Ints64, first: Ints64, last: Ints64
 ) -> tuple[Ints64, Ints64, NDArray[np.bool_]]:
@@ -154,11 +167,7 @@ def _labels_elsewhere(
     overlaps = np.zeros(neurons, bool)
     if layers.taxonomy.is_tree:
         return np.zeros(neurons + 1, np.int64), np.zeros(0, np.int64), overlaps
-    neuron_of = np.zeros(len(layers.taxonomy), np.int64)
-    neuron_of[layers.node[1:]] = np.arange(1, neurons)
-    real = np.flatnonzero(layers.option_neuron != STOP)
-    option_to = np.zeros(neurons, np.int64)
-    option_to[layers.option_neuron[real]] = real
+    neuron_of, option_to = _neurons_of_nodes(layers), _options_to(layers)
     label = np.flatnonzero(neuron != 0)
     nodes, offsets = layers.taxonomy.ancestor_lists(layers.node[neuron[label]])
     above, label = neuron_of[nodes], np.repeat(label, np.diff(offsets))
@@ -265,16 +274,12 @@ class Targets:
         A step may have any number of choices: the nodes of the row below it, and the stop of a label.
         """
         width, rows = np.int64(len(layers.node)), len(row_offsets) - 1
-        neuron_of = np.zeros(len(layers.taxonomy), np.int64)
-        neuron_of[layers.node[1:]] = np.arange(1, width)
+        neuron_of, option_to = _neurons_of_nodes(layers), _options_to(layers)
         row = np.repeat(np.arange(rows), np.diff(row_offsets))
         distinct, label = np.unique(nodes, return_inverse=True)
         closure, counts = gather(*layers.taxonomy.ancestor_lists(distinct), label)
         reached = np.unique(np.repeat(row, counts) * width + neuron_of[closure])  # (row, neuron) as one number
         parent = np.append(0, layers.parent_lists[0])[reached % width]
-        option_to = np.zeros(width, np.int64)
-        real = np.flatnonzero(layers.option_neuron >= 0)
-        option_to[layers.option_neuron[real]] = real
         ends = np.unique(row * width + neuron_of[nodes])
         stop = layers.option_offsets[ends % width + 1] - 1  # the last option of its group
         start = np.concatenate([reached // width * width + parent, ends])
