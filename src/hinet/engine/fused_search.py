@@ -367,7 +367,7 @@ class Search(Predictor):
         label = experts.spans.labels_at(np.where(np.diff(traces.offsets) > 0, ends, 0))
         count = np.diff(traces.row_offsets)
         owner = np.repeat(np.arange(len(traces)), count)
-        single = np.flatnonzero(count[owner] == 1)  # as in training
+        single = np.flatnonzero(count[owner] == 1)  # training also leaves the others out
         owner, label = owner[single], label[single]
         mix = experts.mix.copy()
         if limit is None:
