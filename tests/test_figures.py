@@ -218,21 +218,20 @@ def moved_nodes() -> Claims:
 
 @claims
 def encoders() -> Claims:
-    page = "docs/decisions/0025-encoders.md"
-    for case, row in results("encoders").items():
-        if "speed_ratio" in row:
-            yield (
-                page,
-                row_of(
-                    case,
-                    f"{row['rows_a_second']:,}",
-                    f"{row['speed_ratio']:.2f}",
-                    f"{row['mean_cosine']:.4f}",
-                    f"{row['least_cosine']:.4f}",
-                    f"{row['largest_change_by_batch']:.0e}",
-                ),
-            )
-        elif "explained_variance" in row:
+    page, page_8_bits = "docs/decisions/0025-encoders.md", "docs/decisions/0056-encoders-in-8-bits.md"
+    cases = results("encoders")
+    for way in cases["short"]["ratio"]:
+        cells = [f"{cases[size][ratio][way]:.2f}" for size in ("short", "long") for ratio in ("ratio", "core_ratio")]
+        yield page_8_bits, row_of(way, *cells)
+    loss = cases["loss"]
+    yield page_8_bits, f"mean cosine is {loss['mean_cosine']:.4f} and the lowest {loss['least_cosine']:.4f}"
+    shares = [f"{100 * loss['nearest_accuracy'][precision]:.1f}%" for precision in ("float32", "int8")]
+    yield (
+        page_8_bits,
+        f"of {loss['test_rows']:,} test rows: {shares[0]} in single precision and {shares[1]} with 8 bits",
+    )
+    for case, row in cases.items():
+        if "explained_variance" in row:
             shares = [f"{100 * row[name]:.1f}%" for name in ("explained_variance", "neighbour_overlap")]
             yield page, row_of(case, f"{row['tokens']:,}", *shares, f"{row['core_seconds']:.0f}")
             yield page, f"on {row['test_rows']:,} test rows"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -13,34 +14,53 @@ import pytest
 
 from hinet import HiNetError
 from hinet.encoders import Encoder
+from hinet.encoders.sources import Precision
+from hinet.encoders.torch_network import TorchNetwork
 from tests.processes import run
 
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 TEXTS = ["rye bread", "", "the whole milk of the coffee shop and a toy train", None, "toy", "rye bread", "sour  milks"]
 
 
-def test_vectors_have_length_1_and_keep_the_order_of_the_texts(tiny: Path) -> None:
-    encoder = Encoder.load(tiny, threads=1)
+def in_torch(folder: Path, threads: int) -> Encoder:
+    return Encoder(TorchNetwork.load(folder, folder, "cpu"), folder, folder.name, threads)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_vectors_have_length_1_and_keep_the_order_of_the_texts(tiny: Path, precision: Precision) -> None:
+    encoder = Encoder.load(tiny, precision=precision, threads=1)
     vectors = encoder.encode(TEXTS)
     assert vectors.shape == (7, encoder.width) == (7, 16)
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     for row, text in enumerate(TEXTS):
-        np.testing.assert_allclose(encoder.encode([text])[0], vectors[row], atol=1e-5)
+        np.testing.assert_allclose(encoder.encode([text])[0], vectors[row], atol=1e-6)
     assert np.array_equal(vectors[1], vectors[3])
     assert np.abs(vectors[0] - vectors[4]).max() > 0.01
     assert encoder.encode([]).shape == (0, 16)
 
 
-def test_a_vector_is_the_same_in_any_batch(tiny: Path) -> None:
-    encoder = Encoder.load(tiny, threads=1)
-    texts = [" ".join(["bread"] * count + ["milk"] * (row % 3)) for row, count in enumerate([1, 2, 3, 5, 8, 13] * 4)]
-    reference = encoder.encode(texts, batch=1)
-    for batch in (2, 7, 64):
-        np.testing.assert_allclose(encoder.encode(texts, batch=batch), reference, atol=1e-5)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_vector_does_not_depend_on_other_texts(minilm: Path, precision: Precision) -> None:
+    encoder = Encoder.load(minilm, precision=precision, threads=1)
+    texts = [" ".join(["Bread, 1 kg"] * count + ["milk"] * (row % 3)) for row, count in enumerate([1, 2, 5, 60] * 3)]
+    alone = np.concatenate([encoder.encode([text]) for text in texts])
+    for batch, threads in ((None, 1), (None, 2), (1, 1), (7, 2)):
+        together = encoder.encode([*texts, "a shop"], batch=batch, threads=threads)[:-1]
+        np.testing.assert_allclose(together, alone, atol=1e-6)
+    np.testing.assert_allclose(encoder.encode(texts[::-1])[::-1], alone, atol=1e-6)
+
+
+def test_8_bits_change_a_vector_little(minilm: Path) -> None:
+    texts = ["rye bread", "a coffee shop at the corner, open until late", "milk " * 300]
+    with_8_bits, exact = (Encoder.load(minilm, precision=precision) for precision in PRECISIONS)
+    assert (with_8_bits.precision, exact.precision) == ("int8", "float32")
+    assert (with_8_bits.encode(texts) * exact.encode(texts)).sum(axis=1).min() > 0.99
+    assert with_8_bits.fingerprint == f"{exact.fingerprint}-int8"
 
 
 def test_padded_batches_of_other_devices_give_the_same_vectors(tiny: Path) -> None:
-    encoder = Encoder.load(tiny, threads=1)
+    encoder = in_torch(tiny, 1)
     wanted = encoder.encode(TEXTS)
     encoder.device = "padded"  # computes where it did, with batches as on a GPU
     np.testing.assert_allclose(encoder.encode(TEXTS), wanted, atol=1e-4)
@@ -62,9 +82,36 @@ def test_the_vectors_are_those_of_sentence_transformers(minilm: Path) -> None:
 
     texts = ["rye bread", "a coffee shop at the corner, open until late", ""]
     theirs = SentenceTransformer(str(minilm), device="cpu").encode(texts, normalize_embeddings=True)
-    encoder = Encoder.load(minilm, threads=1)
+    encoder = Encoder.load(minilm, precision="float32", threads=1)
     np.testing.assert_allclose(encoder.encode(texts), theirs, atol=1e-5)
     assert encoder.frame == ([101], [102])
+
+
+@pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "MPNet"])
+@pytest.mark.parametrize("pooling", ["mean_tokens", "cls_token"])
+def test_other_families_give_the_vectors_of_sentence_transformers(
+    tiny: Path, tmp_path: Path, family: str, pooling: str
+) -> None:
+    import torch
+    import transformers
+    from sentence_transformers import SentenceTransformer
+
+    folder = Path(shutil.copytree(tiny, tmp_path / "encoder"))
+    flags = {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": False, f"pooling_mode_{pooling}": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags))
+    torch.manual_seed(1)
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=34, initializer_range=0.5, pad_token_id=1, type_vocab_size=1,
+    )  # fmt: skip
+    getattr(transformers, f"{family}Model")(config).save_pretrained(folder)
+    texts = ["rye bread", "the whole milk of the coffee shop", ""]
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts, normalize_embeddings=True)
+    np.testing.assert_allclose(Encoder.load(folder, precision="float32").encode(texts), theirs, atol=1e-5)
+    if family == "MPNet":  # only in torch
+        assert Encoder.load(folder).precision == "float32"
+        with pytest.raises(HiNetError, match="cannot run with 8 bits: onnxruntime does not support its model_type"):
+            Encoder.load(folder, precision="int8")
 
 
 def test_the_fingerprint_depends_on_content(tiny: Path, tmp_path: Path) -> None:
@@ -189,9 +236,10 @@ def test_torch_uses_the_requested_threads(tiny: Path, monkeypatch: pytest.Monkey
     import torch
 
     monkeypatch.setattr("os.cpu_count", lambda: 4)
-    encoder = Encoder.load(tiny, threads=3)
+    network = TorchNetwork.load(tiny, tiny, "cpu")
+    encoder = Encoder(network, tiny, "tiny", threads=3)
     seen: list[int] = []
-    embeddings = encoder.parts().transformer.get_input_embeddings()
+    embeddings = network.parts.transformer.get_input_embeddings()
     embeddings.register_forward_pre_hook(lambda *_: seen.append(torch.get_num_threads()))
     before = torch.get_num_threads()
     encoder.encode(["rye"])
@@ -199,14 +247,6 @@ def test_torch_uses_the_requested_threads(tiny: Path, monkeypatch: pytest.Monkey
     seen.clear()
     encoder.encode(["rye"], threads=2)
     assert {*seen} == {2}
-    assert torch.get_num_threads() == before
-
-
-def test_torch_threads_are_restored(tiny: Path) -> None:
-    import torch
-
-    before = torch.get_num_threads()
-    Encoder.load(tiny, threads=1).encode(["rye"])
     assert torch.get_num_threads() == before
 
 
@@ -219,6 +259,7 @@ def test_invalid_encoders_are_rejected_in_one_line(tiny: Path, tmp_path: Path) -
         (f"{tmp_path}/missing", "no such folder; give a folder"),
         (tmp_path / "empty", "neither modules.json nor config.json"),
         (broken, "cannot be loaded as an encoder"),
+        (f"{broken}", "cannot be loaded as an encoder"),
     ):
         with pytest.raises(HiNetError, match=message) as error:
             Encoder.load(source)
@@ -237,4 +278,12 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_importing_the_package_imports_no_torch() -> None:
     code = "import sys, hinet.encoders, hinet.encoders.distillation; assert 'torch' not in sys.modules"
+    assert run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_packaged_encoder_needs_no_torch(tiny: Path) -> None:
+    code = (
+        "import sys; sys.modules |= dict.fromkeys(['torch', 'transformers', 'sentence_transformers'])\n"
+        f"from hinet.encoders import Encoder; assert Encoder.load({str(tiny)!r}).encode(['rye']).shape == (1, 16)"
+    )
     assert run([sys.executable, "-c", code]).returncode == 0

@@ -321,13 +321,16 @@ def test_a_frozen_encoder_uses_the_threads_of_n_jobs(
 ) -> None:
     torch = pytest.importorskip("torch")
     from hinet.encoders import Encoder
+    from hinet.encoders.torch_network import TorchNetwork
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("os.cpu_count", lambda: 4)
-    encoder = Encoder.load(make_encoder(tmp_path / "encoder"))
+    folder = make_encoder(tmp_path / "encoder")
+    network = TorchNetwork.load(folder, folder, "cpu")
+    encoder = Encoder(network, folder, "tiny")
     assert encoder.width == 16  # found by encoding a text, before threads are counted
     seen: list[int] = []
-    embeddings = encoder.parts().transformer.get_input_embeddings()
+    embeddings = network.parts.transformer.get_input_embeddings()
     embeddings.register_forward_pre_hook(lambda *_: seen.append(torch.get_num_threads()))
     before = torch.get_num_threads()
     classifier = HiNetClassifier(taxonomy, encoder=encoder, titles=False, n_jobs=2, epochs=1, effort="quick")

@@ -105,6 +105,7 @@ class EncoderShapeEntry(TypedDict):
     pooling: Literal["mean", "cls"]
     prompt: str
     longest: int
+    precision: NotRequired[Literal["int8", "float32"]]
 
 
 class EncoderEntry(TypedDict):

@@ -41,7 +41,7 @@ from hinet.engine.settings import RowShape, VectorKind, settings_for
 from hinet.engine.training.neighbours import TextVectors
 from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError, counted
-from hinet.extras import require
+from hinet.extras import is_installed, require
 from hinet.files import read_arrays, write_arrays
 from hinet.memory import GB
 from hinet.metrics import hierarchical_f1, set_report
@@ -173,8 +173,8 @@ class Training:
 
     def _prepare_engine(self) -> None:
         """Raise HiNetError if an optional package is missing, and start to compile kernels."""
-        if self.parameters["encoder"] is not None:
-            require("sentence_transformers", "`encoder`")
+        if self.parameters["encoder"] is not None and not is_installed("sentence_transformers"):
+            require("onnxruntime", "`encoder`")
         if self.engine == "fused":
             compile_for_training()
 

@@ -56,10 +56,8 @@ def distill(
     from hinet.encoders.distillation import check_replaceable
     from hinet.encoders.distillation import distill as write_vectors
     from hinet.encoders.encoder import Encoder
-    from hinet.extras import require
     from hinet.progress import Progress, progress_for_terminal
 
-    require("sentence_transformers", "vectors distill")
     if cache is not None and no_cache:
         raise HiNetError("--cache cannot be combined with --no-cache; leave one out")
     if column_options.text is not None and not table:

@@ -33,7 +33,6 @@ from hinet.files.atomic import new_folder, write_text
 from hinet.parameters import whole
 from hinet.progress import Progress, SilentProgress
 
-TOKEN_BATCH = 512  # sequences of three tokens; larger batches than of texts fit the cache of a CPU
 MIN_TEXTS = 2  # minimum number of texts with a new word or pair
 MAX_WORDS = 50_000  # maximum number of new words, and of new pairs
 MAX_FITTED_TEXTS = 20_000
@@ -134,10 +133,10 @@ class Vocabulary:
     @classmethod
     def of(cls, encoder: Encoder) -> Vocabulary:
         """Return the vocabulary of an encoder, without the special tokens around a text."""
-        values = json.loads(encoder.tokenizer.backend_tokenizer.to_str())
+        values = json.loads(encoder.tokenizer.to_str())
         values |= {"truncation": None, "padding": None, "post_processor": None}
         _separate_words(values.get("pre_tokenizer"))
-        ids: dict[str, int] = encoder.tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True)
+        ids: dict[str, int] = encoder.tokenizer.get_vocab(with_added_tokens=True)
         if sorted(ids.values()) != list(range(len(ids))):
             raise HiNetError(f"the tokenizer of {encoder.name} has gaps between its ids; choose another encoder")
         special = {token["content"] for token in values["added_tokens"] if token["special"]}
@@ -230,7 +229,7 @@ def _token_vectors(encoder: Encoder, vocabulary: Vocabulary, progress: Progress)
     progress.started(1, len(vocabulary.known))
     try:
         ids = [[*before, number, *after] for number in vocabulary.known.tolist()]
-        encoded = encoder.encode_ids(ids, progress=progress, batch=TOKEN_BATCH)
+        encoded = encoder.encode_ids(ids, progress=progress)
     finally:
         progress.finished()
     mean = encoded.mean(axis=0)

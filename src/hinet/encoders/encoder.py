@@ -1,17 +1,18 @@
-"""A sentence encoder: texts to vectors of length 1, by a transformer in single precision.
+"""A sentence encoder: texts to vectors of length 1.
 
-On a CPU only texts with equally many tokens share a batch, so that nothing is padded. The vector of a text is then the
-same in any batch up to rounding, below 1e-5; on other devices, where batches are padded, below 1e-4.
+On a CPU, encoders of the BERT family run in onnxruntime with 8 bits, and others in torch in single precision. There,
+only texts with equally many tokens share a batch, so that nothing is padded and the vector of a text does not depend on
+other texts. On other devices, batches are padded, which changes a vector by less than 1e-4.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Protocol, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -19,65 +20,85 @@ from numpy.typing import NDArray
 
 from hinet.data.matrices import unit_rows
 from hinet.data.text.text_input import as_arrow
-from hinet.encoders.sources import encoder_folder, fingerprint_of, reason_of
-from hinet.errors import FileError, HiNetError, quoted
-from hinet.extras import require
-from hinet.parameters import THREADS, whole
+from hinet.encoders.sources import Precision, encoder_folder, fingerprint_of
+from hinet.errors import FileError, HiNetError
+from hinet.extras import is_installed, require
+from hinet.parameters import NONE, THREADS, one_of, whole
 from hinet.progress import Progress, SilentProgress
 
 Ints: TypeAlias = NDArray[np.int64]
 Vectors: TypeAlias = NDArray[np.float32]
 Ids: TypeAlias = Sequence[Sequence[int]]
 
-BATCH = 64  # rows per batch on a CPU; larger batches do not fit its cache
+BATCH_TOKENS = 512  # tokens per batch on a CPU; larger batches do not fit its cache
 DEVICE_BATCH = 256  # rows per batch on other devices
 WINDOW = 16_384  # texts tokenised and sorted by length at a time
+PRECISION = one_of(*get_args(Precision)) | NONE
 
 
-class EncoderParts(NamedTuple):
-    """Components of a sentence encoder."""
+class Network(Protocol):
+    """The transformer of an encoder."""
 
-    transformer: Any
-    tokenizer: str  # content of tokenizer.json
-    pooling: str
-    others: tuple[str, ...]  # further modules, other than the scaling to length 1
-    prompt: str
-    max_tokens: int | None  # per text
+    device: str
+    precision: Precision
+
+    @property
+    def tokenizer(self) -> Any:
+        """A new tokenizer of the package tokenizers."""
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Maximum number of tokens of a text."""
+
+    def pooled(self, batches: Iterable[tuple[Ints, Ints]], threads: int | None) -> Iterator[Vectors]:
+        """Yield the vectors of each batch of token ids and their mask, both (b, tokens); only a GPU gets padding."""
 
 
 class Encoder:
     """A sentence-transformers or Hugging Face model that turns texts into vectors; see :meth:`load`."""
 
-    def __init__(self, model: Any, folder: Path, name: str, threads: int | None = None) -> None:
-        self._model, self._threads = model, threads
+    def __init__(self, network: Network, folder: Path, name: str, threads: int | None = None) -> None:
+        self.network, self._threads = network, threads
         self.folder = folder
         self.name = name  # name of the folder or package, or on the hub
-        self.device = str(model.device)
+        self.device = network.device
+        self.precision = network.precision
+        self.prompt = _prompt(folder)
+        self.tokenizer = network.tokenizer
+        self.tokenizer.no_padding()
+        self.max_tokens = network.max_tokens
+        if self.max_tokens is not None:
+            self.tokenizer.enable_truncation(self.max_tokens)
 
     @classmethod
     def load(
-        cls, source: str | Path, *, device: str | None = None, threads: int | None = None, local: bool = False
+        cls,
+        source: str | Path,
+        *,
+        device: str | None = None,
+        precision: Precision | None = None,
+        threads: int | None = None,
+        local: bool = False,
     ) -> Encoder:
         """Load an encoder from a folder, an installed package or the Hugging Face hub.
 
         Folders, packages and models that were downloaded before need no network. With ``local``, nothing is downloaded.
-        ``device`` defaults to a GPU if torch finds one. ``threads`` is the number of torch threads on a CPU; by default
-        it is left unchanged.
+        ``device`` defaults to a GPU if torch finds one. ``precision`` is ``"int8"`` or ``"float32"``, by default 8 bits
+        where onnxruntime supports the encoder. ``threads`` is the number of threads on a CPU, by default one per core.
 
         Raises
         ------
         HiNetError
-            If the extra ``encoder`` is missing, or if nothing can be loaded from the source.
+            If a package is missing, or if nothing can be loaded from the source.
         """
-        require("sentence_transformers", "an encoder")
+        if not is_installed("sentence_transformers"):
+            require("onnxruntime", "an encoder")
         count = THREADS.validate("threads", threads)
+        precision = PRECISION.validate("precision", precision)
         folder = encoder_folder(source, local=local)
-        model = _load_model(source, folder, _device(device))
-        tokenizer = getattr(model, "tokenizer", None)
-        if not getattr(tokenizer, "is_fast", False):
-            raise FileError(source, "has no fast tokenizer (tokenizer.json); choose another encoder")
         is_folder = Path(source).expanduser().is_dir()
-        return cls(model, folder, folder.resolve().name if is_folder else str(source), count)
+        name = folder.resolve().name if is_folder else str(source)
+        return cls(_load_network(source, folder, device, precision), folder, name, count)
 
     @cached_property
     def width(self) -> int:
@@ -88,41 +109,14 @@ class Encoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the files that determine the vectors: weights, configuration and tokenizer."""
-        return fingerprint_of(self.folder)
-
-    @property
-    def tokenizer(self) -> Any:
-        """The transformers tokenizer."""
-        return self._model.tokenizer
-
-    def parts(self) -> EncoderParts:
-        """Return the components of the encoder."""
-        transformer, *others = self._model
-        pooling = next((part for part in others if type(part).__name__ == "Pooling"), None)
-        mode = getattr(pooling, "pooling_mode", None) or (pooling and pooling.get_pooling_mode_str()) or "nothing"
-        names = (type(part).__name__ for part in others if part is not pooling)
-        inner = getattr(transformer, "auto_model", None) or getattr(transformer, "model", None)
-        if inner is None:
-            raise HiNetError(f"the encoder {quoted(self.name)} has no transformer; choose another one")
-        return EncoderParts(
-            inner,
-            self.tokenizer.backend_tokenizer.to_str(),
-            str(mode),
-            tuple(name for name in names if name != "Normalize"),
-            self._prompt,
-            self._model.max_seq_length,
-        )
-
-    @property
-    def _prompt(self) -> str:
-        return (self._model.prompts or {}).get(self._model.default_prompt_name or "", None) or ""
+        """Digest of the files that determine the vectors, and the precision if it is not single precision."""
+        return fingerprint_of(self.folder, self.precision)
 
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
         """Ids of the special tokens before and after the tokens of a text."""
-        encoded = self.tokenizer("a", return_special_tokens_mask=True)
-        ids, special = list(encoded["input_ids"]), list(encoded["special_tokens_mask"])
+        encoded = self.tokenizer.encode("a")
+        ids, special = list(encoded.ids), list(encoded.special_tokens_mask)
         first = special.index(0) if 0 in special else len(ids)
         last = len(ids) - special[::-1].index(0) if 0 in special else len(ids)
         return ids[:first], ids[last:]
@@ -134,7 +128,7 @@ class Encoder:
 
         Texts are a list, an Arrow array, or a pandas or polars column. None and null count as the empty text, whose
         vector is that of the special tokens alone. Long texts are truncated to the maximum length of the encoder.
-        ``threads`` is the number of torch threads on a CPU and defaults to that of :meth:`load`.
+        ``threads`` is the number of threads on a CPU and defaults to that of :meth:`load`.
         """
         distinct, rows = distinct_texts(texts)
         progress = progress or SilentProgress()
@@ -157,59 +151,39 @@ class Encoder:
             for numbers, encoded in self._encode_batches(ids, batch, threads):
                 yield numbers + start, encoded
 
-    def encode_ids(self, ids: Ids, *, progress: Progress | None = None, batch: int | None = None) -> Vectors:
+    def encode_ids(self, ids: Ids, *, progress: Progress | None = None) -> Vectors:
         """Return a vector of length 1 for each sequence of token ids, which include the special tokens."""
         vectors = np.empty((len(ids), self.width), np.float32)
-        for numbers, encoded in self._encode_batches(ids, batch):
+        for numbers, encoded in self._encode_batches(ids, None):
             vectors[numbers] = encoded
             if progress is not None:
                 progress.advanced(len(numbers))
         return vectors
 
     def _tokenise(self, texts: Sequence[str]) -> Ids:
-        max_tokens = self._model.max_seq_length
-        with _quiet():
-            ids: Ids = self.tokenizer(
-                [self._prompt + text for text in texts],
-                truncation=max_tokens is not None,
-                max_length=max_tokens,
-                padding=False,
-                return_attention_mask=False,
-                return_token_type_ids=False,
-            )["input_ids"]
-        return ids
+        return [encoded.ids for encoded in self.tokenizer.encode_batch_fast([self.prompt + text for text in texts])]
 
     def _encode_batches(
         self, ids: Ids, batch: int | None, threads: int | None = None
     ) -> Iterator[tuple[Ints, Vectors]]:
-        import torch
-
-        from hinet.encoders.torch_runtime import torch_threads
-
-        on_cpu = self.device == "cpu"
-        size = (BATCH if on_cpu else DEVICE_BATCH) if batch is None else whole(1).validate("batch", batch)
+        size = None if batch is None else whole(1).validate("batch", batch)
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        for numbers in batches_by_length(lengths, size, equal=on_cpu):
-            with torch_threads(self._threads if threads is None else threads), torch.inference_mode(), _quiet():
-                encoded = self._forward([ids[number] for number in numbers.tolist()], lengths[numbers])
-            yield numbers, unit_rows(encoded)
-
-    def _forward(self, ids: Ids, lengths: Ints) -> Vectors:
-        import torch
-
-        padded, mask = pad_tokens(np.array([number for row in ids for number in row], np.int64), lengths, self._pad)
-        features = {"input_ids": torch.from_numpy(padded), "attention_mask": torch.from_numpy(mask)}
-        features = {name: tensor.to(self._model.device) for name, tensor in features.items()}
-        encoded: Vectors = self._model(features)["sentence_embedding"].float().cpu().numpy()
-        return encoded
-
-    @property
-    def _pad(self) -> int:
-        return self.tokenizer.pad_token_id or 0
+        if self.device == "cpu":
+            batches = list(batches_by_length(lengths, size))
+        else:
+            order, size = np.argsort(lengths, kind="stable"), size or DEVICE_BATCH
+            batches = [order[start : start + size] for start in range(0, len(order), size)]
+        padded = (
+            pad_tokens(np.array([token for row in rows.tolist() for token in ids[row]], np.int64), lengths[rows])
+            for rows in batches
+        )
+        pooled = self.network.pooled(padded, self._threads if threads is None else threads)
+        for numbers, vectors in zip(batches, pooled, strict=True):
+            yield numbers, unit_rows(vectors)
 
 
-def batches_by_length(lengths: Ints, size: int, *, equal: bool = True) -> Iterator[Ints]:
-    """Yield batches of at most ``size`` rows, shortest first, and with ``equal`` only rows of the same length in each.
+def batches_by_length(lengths: Ints, size: int | None = None) -> Iterator[Ints]:
+    """Yield batches of rows of the same length, shortest first, of at most ``size`` rows and ``BATCH_TOKENS`` tokens.
 
     >>> [rows.tolist() for rows in batches_by_length(np.array([2, 1, 2, 2]), 2)]
     [[1], [0, 2], [3]]
@@ -217,17 +191,18 @@ def batches_by_length(lengths: Ints, size: int, *, equal: bool = True) -> Iterat
     order = np.argsort(lengths, kind="stable")
     start = 0
     while start < len(order):
-        stop = min(start + size, len(order))
-        if equal:
-            stop = start + int(np.searchsorted(lengths[order[start:stop]], lengths[order[start]], side="right"))
+        length = int(lengths[order[start]])
+        rows = max(1, BATCH_TOKENS // max(length, 1))
+        last = order[start : start + (rows if size is None else min(rows, size))]
+        stop = start + int(np.searchsorted(lengths[last], length, side="right"))
         yield order[start:stop]
         start = stop
 
 
-def pad_tokens(ids: NDArray[np.integer[Any]], lengths: Ints, pad: int) -> tuple[Ints, Ints]:
+def pad_tokens(ids: NDArray[np.integer[Any]], lengths: Ints) -> tuple[Ints, Ints]:
     """Return the concatenated token ids of rows as a matrix, and 1 where it holds a token; both (b, tokens)."""
     mask = np.arange(max(int(lengths.max(initial=1)), 1)) < lengths[:, None]
-    padded = np.full(mask.shape, pad, np.int64)
+    padded = np.zeros(mask.shape, np.int64)
     padded[mask] = ids
     return padded, mask.astype(np.int64)
 
@@ -253,42 +228,36 @@ def distinct_texts(texts: Any) -> tuple[list[str], Ints]:
     return list(positions), rows
 
 
-def _device(device: str | None) -> str:
-    from hinet.encoders.torch_runtime import default_device, device_name
+def _load_network(source: str | Path, folder: Path, device: str | None, precision: Precision | None) -> Network:
+    """Return the network in onnxruntime if it supports the encoder on this device, else in torch."""
+    reason = "8 bits run on a CPU" if not _uses_cpu(device) else "onnxruntime is not installed"
+    if _uses_cpu(device) and is_installed("onnxruntime"):
+        from hinet.encoders.onnx_network import OnnxNetwork
 
-    if device is None:
-        return default_device()
-    if device_name(device) is None:
-        raise HiNetError(f"device: torch finds no {quoted(str(device))} here; use 'cpu'")
-    return device
+        try:
+            return OnnxNetwork.load(folder, precision or "int8")
+        except HiNetError as error:
+            reason = str(error)
+    if precision == "int8":
+        raise FileError(source, f"cannot run with 8 bits: {reason}")
+    require("sentence_transformers", f"the encoder {source}")
+    from hinet.encoders.torch_network import TorchNetwork
 
-
-def _load_model(source: str | Path, folder: Path, device: str) -> Any:
-    try:
-        with _quiet():
-            from sentence_transformers import SentenceTransformer
-
-            model = SentenceTransformer(str(folder), device=device, local_files_only=True)
-        return model.eval()
-    except ImportError as error:
-        raise HiNetError(f"an encoder needs another package: {error}") from None
-    except Exception as error:  # anything that the libraries raise for a damaged folder
-        raise FileError(source, f"cannot be loaded as an encoder ({reason_of(error)})") from None
+    return TorchNetwork.load(source, folder, device)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the warnings and progress bars of the libraries."""
-    from transformers import utils
+def _uses_cpu(device: str | None) -> bool:
+    if device is not None:
+        return device == "cpu"
+    if not is_installed("torch") or "+cpu" in version("torch"):  # no need to import torch
+        return True
+    from hinet.encoders.torch_runtime import default_device
 
-    bars: Any = utils.logging
-    enabled = bars.is_progress_bar_enabled()
-    if enabled:
-        bars.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        if enabled:
-            bars.enable_progress_bar()
+    return default_device() == "cpu"
+
+
+def _prompt(folder: Path) -> str:
+    """Return the text before each text."""
+    path = folder / "config_sentence_transformers.json"
+    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return (config.get("prompts") or {}).get(config.get("default_prompt_name") or "") or ""

@@ -63,7 +63,7 @@ class EncoderVectors:
         The place is an encoder, its folder, package or name, a folder of several encoders, or a tuple of these.
         """
         from hinet.encoders import CachedEncoder, Encoder
-        from hinet.encoders.sources import find_encoder
+        from hinet.encoders.sources import find_encoder, precision_of
 
         if isinstance(encoder, Encoder) and encoder.fingerprint == self.fingerprint:
             self.source, self.loaded = encoder.name, CachedEncoder(encoder)
@@ -71,7 +71,7 @@ class EncoderVectors:
         given = encoder if isinstance(encoder, tuple) else (encoder,)
         places = [each.folder if isinstance(each, Encoder) else each for each in given]
         self.source = str(find_encoder(self.source, self.fingerprint, places))
-        self.loaded = CachedEncoder(Encoder.load(self.source))
+        self.loaded = CachedEncoder(Encoder.load(self.source, precision=precision_of(self.fingerprint)))
 
     def bundle(self) -> EncoderVectors:
         """Return the same with a copy of the encoder to save in the model."""
@@ -90,13 +90,13 @@ class EncoderVectors:
 
     def _cached(self) -> CachedEncoder[VectorSource]:
         from hinet.encoders import CachedEncoder, Encoder
-        from hinet.encoders.sources import environment_places, find_encoder
+        from hinet.encoders.sources import environment_places, find_encoder, precision_of
 
         if self.loaded is None and self.bundled is not None:
             self.loaded = CachedEncoder(self.bundled)
         elif self.loaded is None:
             folder = find_encoder(self.source, self.fingerprint, [self.source, *environment_places()])
-            self.loaded = CachedEncoder(Encoder.load(folder))
+            self.loaded = CachedEncoder(Encoder.load(folder, precision=precision_of(self.fingerprint)))
         return self.loaded
 
     def describe(self) -> dict[str, Any]:

