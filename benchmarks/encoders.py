@@ -30,7 +30,7 @@ from hinet.encoders.sources import Precision
 from hinet.encoders.token_vectors import read_vectors
 
 NAICS = DATA / "naics2022_index" / "naics2022_index.tsv"
-TEXTS, LONG_TEXTS, LONG_WORDS, ROUNDS = 1_000, 32, 200, 3
+TEXTS, LONG_TEXTS, LONG_WORDS, ROUNDS = 500, 16, 200, 3
 LOSS_ROWS = 4_000
 LIBRARY = "sentence-transformers"
 

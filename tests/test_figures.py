@@ -220,9 +220,6 @@ def moved_nodes() -> Claims:
 def encoders() -> Claims:
     page, page_8_bits = "docs/decisions/0025-encoders.md", "docs/decisions/0056-encoders-in-8-bits.md"
     cases = results("encoders")
-    for way in cases["short"]["ratio"]:
-        cells = [f"{cases[size][ratio][way]:.2f}" for size in ("short", "long") for ratio in ("ratio", "core_ratio")]
-        yield page_8_bits, row_of(way, *cells)
     loss = cases["loss"]
     yield page_8_bits, f"mean cosine is {loss['mean_cosine']:.4f} and the lowest {loss['least_cosine']:.4f}"
     shares = [f"{100 * loss['nearest_accuracy'][precision]:.1f}%" for precision in ("float32", "int8")]
@@ -231,7 +228,10 @@ def encoders() -> Claims:
         f"of {loss['test_rows']:,} test rows: {shares[0]} in single precision and {shares[1]} with 8 bits",
     )
     for case, row in cases.items():
-        if "explained_variance" in row:
+        if "core_ratio" in row:
+            yield page_8_bits, row_of(case, *(f"{ratio:.2f}" for ratio in row["ratio"].values()))
+            yield page_8_bits, row_of(f"{case}, per core", *(f"{ratio:.2f}" for ratio in row["core_ratio"].values()))
+        elif "explained_variance" in row:
             shares = [f"{100 * row[name]:.1f}%" for name in ("explained_variance", "neighbour_overlap")]
             yield page, row_of(case, f"{row['tokens']:,}", *shares, f"{row['core_seconds']:.0f}")
             yield page, f"on {row['test_rows']:,} test rows"
