@@ -36,10 +36,11 @@ class Groups(NamedTuple):
     first_row: NDArray[np.int64]  # (neurons + 1,) row of the first option of each group
     exhaustive: NDArray[np.bool_]  # (neurons,) whether a row that reaches the group takes at least one option
     several: bool  # whether a row may take several options of a group
+    closed: NDArray[np.bool_]  # (options,) options that a search for one label per row leaves out
 
     @classmethod
     def of(cls, layers: Layers) -> Groups:
-        """Return the groups of layers."""
+        """Return the groups of layers, with all options open."""
         rows = np.where(layers.has_choice, np.diff(layers.option_offsets), 0)
         return cls(
             layers.option_offsets.copy(),
@@ -47,6 +48,7 @@ class Groups(NamedTuple):
             offsets_of(rows),
             layers.exhaustive.copy(),
             layers.multilabel,
+            np.zeros(len(layers.option_neuron), bool),
         )
 
     @property

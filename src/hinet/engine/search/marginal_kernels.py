@@ -119,6 +119,42 @@ def propagate(rows, row, groups, experts, reading, floor, marginals):
     return count, skipped, touched
 
 
+def _steps_of_shares(rows, groups, experts, neurons, position, below):
+    return steps_of_marginals(rows, groups, experts, 1.0) + 10 * len(neurons) * (len(rows.indptr) - 1)
+
+
+@kernel(steps=_steps_of_shares)
+def open_shares(rows, groups, experts, neurons, position, below):
+    """Return for some neurons the probability that a trace through them takes open options alone, (n, neurons).
+
+    ``neurons`` come in an order with children first; ``position`` is the index of a neuron among them, or -1 for those
+    below which all options are open (``below`` is 1) or none is (0).
+    """
+    count = len(rows.indptr) - 1
+    reading, logits = allocate_reading(1, experts), np.empty(largest_group(groups), np.float32)
+    shares = np.empty((count, len(neurons)), np.float64)
+    for row in range(count):
+        read_row(rows, row, experts, reading, 0)
+        for index in range(len(neurons)):
+            neuron = neurons[index]
+            start = groups.option_offsets[neuron]
+            size = groups.option_offsets[neuron + 1] - start
+            if size > 1:
+                score_group(rows, row, neuron, groups, experts, experts.mix, reading, 0, logits)
+                log_softmax(logits, size)
+            total = 0.0
+            for option in range(size):
+                if groups.closed[start + option]:
+                    continue
+                target = groups.option_neuron[start + option]
+                share = np.exp(np.float64(logits[option])) if size > 1 else 1.0
+                if target != STOP:
+                    share *= shares[row, position[target]] if position[target] >= 0 else below[target]
+                total += share
+            shares[row, index] = total
+    return shares
+
+
 def _steps_of_nodes(rows, groups, experts, *_):
     return steps_of_marginals(rows, groups, experts, 1.0)
 

@@ -52,16 +52,27 @@ def scaled_traces(traces: Traces, log_p: Floats, odds_scale: float) -> tuple[Tra
     The first trace of a row is its best; ``log_p`` is that of the path down to each neuron.
     """
     assert traces.log_p is not None
+    counts = np.diff(traces.row_offsets)
+    shift = np.zeros(len(counts))
+    shift[counts > 0] = odds_shift(np.exp(traces.log_p[traces.row_offsets[:-1][counts > 0]]), odds_scale)
+    return shifted_traces(traces, log_p, shift, np.ones(len(counts), bool))
+
+
+def shifted_traces(traces: Traces, log_p: Floats, shift: Floats, favours: NDArray[np.bool_]) -> tuple[Traces, Floats]:
+    """Return traces with a share ``shift`` of the probability of all traces of a row, (n,), taken from each.
+
+    Where ``favours``, (n,), is true, the first trace of the row gets it.
+    """
+    assert traces.log_p is not None
     lengths, counts = np.diff(traces.offsets), np.diff(traces.row_offsets)
-    first = np.repeat(traces.row_offsets[:-1], counts)  # (traces,) the best trace of its row
-    shift = odds_shift(np.exp(traces.log_p[first]), odds_scale)
-    is_best = first == np.arange(len(first))
+    first = np.repeat(traces.row_offsets[:-1], counts)  # (traces,) the first trace of its row
+    favoured, of_row = np.repeat(favours, counts), np.repeat(shift, counts)
     step = positions(np.zeros(len(lengths), np.int64), lengths)
     aligned = np.repeat(traces.offsets[first], lengths) + np.minimum(step, np.repeat(lengths[first], lengths) - 1)
     on_best_path = traces.neurons[aligned] == traces.neurons if len(aligned) else np.zeros(0, bool)
-    on_best_path &= np.repeat(lengths[first] > 0, lengths)  # a best trace that ends at the root has no neurons
-    of_trace = _shifted(traces.log_p, shift, is_best)
-    along = _shifted(log_p, np.repeat(shift, lengths), on_best_path)
+    on_best_path &= np.repeat((lengths[first] > 0) & favoured, lengths)  # a trace that ends at the root has no neurons
+    of_trace = _shifted(traces.log_p, of_row, favoured & (first == np.arange(len(first))))
+    along = _shifted(log_p, np.repeat(of_row, lengths), on_best_path)
     return Traces(traces.layers, traces.row_offsets, traces.offsets, traces.neurons, of_trace), along
 
 

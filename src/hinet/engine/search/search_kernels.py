@@ -276,7 +276,9 @@ def open_entry(row, entry, groups, others, lowest, searches, log_p):
     made, heap, completed = searches.entries[row], searches.heap[row], searches.completed[row]
     for option in range(groups.option_offsets[neuron + 1] - start):
         reached = above + log_p[option]
-        if reached < lowest or (completed == len(best) and reached < best[completed - 1]):
+        if groups.closed[start + option] or reached < lowest:
+            continue
+        if completed == len(best) and reached < best[completed - 1]:
             continue
         target = groups.option_neuron[start + option]
         neuron_of[made], parent_of[made], score_of[made] = target, entry, reached

@@ -14,6 +14,7 @@ from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts.wide import FEW
 from hinet.engine.model.fused import FusedModel
+from hinet.engine.model.groups import Groups
 from hinet.engine.search.search_kernels import best_traces
 from hinet.parameters import resolve_threads
 from hinet.ragged import gather, offsets_of
@@ -77,10 +78,14 @@ def find_traces(
     threads: int | None = None,
     lowest: float = -np.inf,
     sizes: BlockSizes = BLOCKS,
+    groups: Groups | None = None,
 ) -> RawTraces:
-    """Return the ``k`` best traces of every row with a log probability of at least ``lowest``, exactly."""
+    """Return the ``k`` best traces of every row with a log probability of at least ``lowest``, exactly.
+
+    ``groups`` are those of the model, some of whose options may be closed.
+    """
     capacity = max(INITIAL_CAPACITY, CAPACITY_PER_TRACE * k)
-    answer = partial(block_traces, model, k=k, lowest=lowest, capacity=capacity, sizes=sizes)
+    answer = partial(block_traces, model, k=k, lowest=lowest, capacity=capacity, sizes=sizes, groups=groups)
     return joined(in_blocks(matrix, answer, threads, sizes))
 
 
@@ -91,6 +96,7 @@ def block_traces(
     lowest: float = -np.inf,
     capacity: int = INITIAL_CAPACITY,
     sizes: BlockSizes = BLOCKS,
+    groups: Groups | None = None,
 ) -> RawTraces:
     """Return the best traces of a block; rows whose search exceeds the capacity are retried with a doubled one."""
     count, others = block.row_count, model.layers.other_parents
@@ -98,14 +104,14 @@ def block_traces(
     max_rows = max(1, min(sizes.rows * INITIAL_CAPACITY // capacity, per_neuron))
     if count > max_rows:
         parts = split(block, max_rows)
-        return joined([block_traces(model, part, k, lowest, capacity, sizes) for part in parts])
+        return joined([block_traces(model, part, k, lowest, capacity, sizes, groups) for part in parts])
     capacity = max(capacity, FEW * INITIAL_CAPACITY // max(count, 1))
-    traces = RawTraces(*best_traces(block, model.groups, model.experts, others, k, lowest, capacity))
+    traces = RawTraces(*best_traces(block, groups or model.groups, model.experts, others, k, lowest, capacity))
     needed = -int(traces.counts.min(initial=0))
     if not needed:
         return traces
     rows = np.flatnonzero(traces.counts < 0)
-    rest = block_traces(model, block.take(rows), k, lowest, max(2 * capacity, needed), sizes)
+    rest = block_traces(model, block.take(rows), k, lowest, max(2 * capacity, needed), sizes, groups)
     return traces._with_rows(rows, rest)
 
 
