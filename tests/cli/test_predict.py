@@ -51,6 +51,17 @@ def test_predictions_are_those_of_python_with_trace_and_probability(shop: Path) 
     assert run_hinet("predict", "model", "new_products.csv", "--quiet", cwd=shop).stderr == ""
 
 
+def test_predictions_stay_within_branches(shop: Path) -> None:
+    model, titles = load(shop / "model"), [title for _, title, _ in products(20, 2)]
+    top = model.taxonomy_.ids[model.taxonomy_.tops[0]]
+    done = run_hinet("predict", "model", "new_products.csv", "--within", top, cwd=shop)
+    assert done.returncode == 0, done.stderr
+    assert [row["label"] for row in rows_of(done.stdout)] == model.predict(titles, within=top).tolist()
+    refused = run_hinet("predict", "model", "new_products.csv", "--within", top, "--exclude", top, cwd=shop)
+    assert refused.returncode == 2
+    assert "no label is left by --within and --exclude" in refused.stderr
+
+
 def test_several_traces_levels_titles_and_kept_columns(shop: Path) -> None:
     asked = ["--top", 2, "--levels", "--titles", "--keep", "id"]
     done = run_hinet("predict", "model", "new_products.csv", *asked, cwd=shop)

@@ -45,6 +45,19 @@ def test_confidence_stops_a_trace(service: Service, shop: Path) -> None:
     service.post("/v1/classify", {"text": "screen", "min_confidence": "calibrated"})
 
 
+def test_answers_stay_within_branches(service: Service, shop: Path) -> None:
+    texts = ["screen", "bread", "item1"]
+    asked = {"texts": texts, "top": 2, "within": ["food"], "exclude": ["milk"], "siblings": 3}
+    results = service.post("/v1/classify", asked)["results"]
+    expected = load(shop).predict_traces(texts, 2, within="food", exclude=["milk"])
+    for result, traces in zip(results, expected, strict=True):
+        assert [trace["label"] for trace in result["traces"]] == [trace.label for trace in traces]
+        assert sum(trace["probability"] for trace in result["traces"]) == pytest.approx(1, abs=1e-5)
+    assert service.problem(422, "/v1/classify", {"text": "a", "within": ["fod"]})["errors"][0]["field"] == "within"
+    nothing = {"text": "a", "exclude": ["food", "electronics"]}
+    assert service.problem(422, "/v1/classify", nothing)["errors"][0]["field"] == "exclude"
+
+
 def test_a_blank_text_has_no_answer(service: Service) -> None:
     blank, other = service.post("/v1/classify", {"texts": [" ", "rye"], "unknown_words": True})["results"]
     assert blank == {"labels": [], "traces": [], "unknown_words": []}

@@ -249,6 +249,8 @@ class PredictionOptions:
         Whether to add the title of each label.
     min_probability : float, optional
         Threshold that replaces the learned ones, if rows have several labels.
+    within, exclude : tuple of str
+        Nodes at or below which the answer must be, and must not be; probabilities are conditional on that.
     """
 
     top: int | None = None
@@ -257,6 +259,8 @@ class PredictionOptions:
     levels: bool = False
     titles: bool = False
     min_probability: float | None = None
+    within: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         by_node = self.min_confidence is not None or self.decoding != "map"

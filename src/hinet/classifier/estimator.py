@@ -602,6 +602,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         min_confidence: float | Literal["calibrated"] | None = None,
         *,
         min_probability: float | None = None,
+        within: Any = None,
+        exclude: Any = None,
     ) -> NDArray[Any]:
         """Return a label for every row, in the form of the training labels; a set of them if rows have several.
 
@@ -618,6 +620,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ``"calibrated"`` is ``min_confidence_``.
         min_probability : float, default=None
             For rows with several labels: return all labels of at least this probability, instead of the thresholds.
+        within : node or list of nodes, default=None
+            Answer only with these nodes and those below them, named by id or as a label. The answers are the best among
+            what is allowed, and probabilities, such as that of ``min_confidence``, are conditional on it.
+        exclude : node or list of nodes, default=None
+            Never answer with these nodes and those below them.
 
         Returns
         -------
@@ -636,7 +643,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             min_confidence = float(self.min_confidence_)
         decoding = self.decoding if min_confidence is None else "map"
         options = PredictionOptions(None, min_confidence, decoding, min_probability=min_probability)
-        return answer_rows(self.fitted_, rows, options)
+        return answer_rows(self.fitted_.restricted(within, exclude), rows, options)
 
     def node_ids(self, y: Any, *, allow_missing: bool = True) -> list[tuple[str, ...]]:
         """Return labels or predictions as ids of ``taxonomy_``, which metrics take.
@@ -653,7 +660,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.fitted_.codec.truth(y, allow_missing=FLAG.validate("allow_missing", allow_missing)).ids()
 
-    def predict_traces(self, X: Any, k: int = 1) -> PredictedTraces:
+    def predict_traces(self, X: Any, k: int = 1, *, within: Any = None, exclude: Any = None) -> PredictedTraces:
         """Return the most probable traces of every row, exactly, with the probability of every step.
 
         In a DAG several traces may lead to one label; :meth:`predict_labels` returns the best labels.
@@ -664,10 +671,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             As for :meth:`fit`.
         k : int, default=1
             Number of different traces per row.
+        within, exclude : node or list of nodes, default=None
+            As for :meth:`predict`: probabilities are conditional on what is allowed.
         """
-        return PredictedTraces(self.fitted_.predictor.traces(self._rows_to_predict(X), k), self.fitted_.codec)
+        rows = self._rows_to_predict(X)
+        found = self.fitted_.restricted(within, exclude).predictor.traces(rows, k)
+        return PredictedTraces(found, self.fitted_.codec)
 
-    def predict_labels(self, X: Any, k: int = 1) -> PredictedLabels:
+    def predict_labels(self, X: Any, k: int = 1, *, within: Any = None, exclude: Any = None) -> PredictedLabels:
         """Return the most probable labels of every row, exactly, each with its most probable trace.
 
         The probability of a label is the sum over all its traces: in a tree it has one, in a DAG perhaps many. There it
@@ -679,8 +690,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             As for :meth:`fit`.
         k : int, default=1
             Number of different labels per row.
+        within, exclude : node or list of nodes, default=None
+            As for :meth:`predict`: probabilities are conditional on what is allowed.
         """
-        labels = self.fitted_.predictor.top_labels(self._rows_to_predict(X), k)
+        rows = self._rows_to_predict(X)
+        labels = self.fitted_.restricted(within, exclude).predictor.top_labels(rows, k)
         return PredictedLabels(PredictedTraces(labels.found, self.fitted_.codec), labels.probability)
 
     def predict_proba(self, X: Any) -> Any:

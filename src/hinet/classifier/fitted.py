@@ -425,6 +425,28 @@ class Fitted:
             return self
         return replace(self, predictor=self.predictor.with_threads(threads))
 
+    def restricted(self, within: Any = None, exclude: Any = None) -> Fitted:
+        """Return the same for answers at or below nodes ``within``, and not at or below those of ``exclude``.
+
+        Either may be one node or a list. Probabilities are conditional: those of all allowed labels sum to 1.
+
+        Raises
+        ------
+        HiNetError
+            If a node is unknown, no label is left, or the model is one of torch.
+        """
+        within, exclude = (None if each == [] else each for each in (within, exclude))
+        if within is None and exclude is None:
+            return self
+        if not isinstance(self.predictor, Search):
+            raise HiNetError("`within` and `exclude` need the engine 'fused'; train with `engine='fused'`")
+        from hinet.engine.search.restriction import RestrictedSearch
+
+        allowed = np.ones(len(self.codec.taxonomy), bool) if within is None else self.codec.branch(within)
+        if exclude is not None:
+            allowed &= ~self.codec.branch(exclude)
+        return replace(self, predictor=RestrictedSearch.of(self.predictor, allowed))
+
     def label_sets(self, rows: Any, *, top: int | None = None, min_probability: float | None = None) -> Answers:
         """Return the predicted sets of labels, by the learned thresholds unless other limits are given."""
         codec = self.codec

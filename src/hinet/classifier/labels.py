@@ -500,6 +500,22 @@ class LabelCodec:
         root = self.taxonomy.root
         return steps[1:] if root != VIRTUAL_ROOT and steps[0] == self.taxonomy.ids[root] else steps
 
+    def branch(self, names: Any) -> NDArray[np.bool_]:
+        """Return whether each node is at or below one of some nodes, named by id or as a label; a list has several."""
+        named = names if isinstance(names, list) else [names]
+        mark = np.zeros(len(self.taxonomy), bool)
+        below = np.array([self._position(name) for name in named], np.int64)
+        while len(below):
+            mark[below] = True
+            children = np.unique(gather(*self.taxonomy.child_lists, below)[0])
+            below = children[~mark[children]]
+        return mark
+
+    def _position(self, name: Any) -> int:
+        """Return the node with an id, or of a label."""
+        known = isinstance(name, str) and name in self.taxonomy
+        return self.taxonomy.position(name if known else self.id_of(0, name))
+
     def weights_of(
         self, class_weight: Any, traces: Traces, counts: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64]:

@@ -496,7 +496,8 @@ class LoadedModel:
 
     def table(self, options: PredictionOptions) -> PredictionTable:
         """Return the converter of rows to columns of answers."""
-        return PredictionTable(self.fitted, options, self.style)
+        fitted = self.fitted.restricted(list(options.within), list(options.exclude))
+        return PredictionTable(fitted, options, self.style)
 
     def explain(self, text: str, label: str | None = None, *, most: int) -> Explanation:
         """Explain the best trace of a text, or that of a label, which is written as in the training rows.

@@ -44,6 +44,7 @@ _DATA = f"{FILES} Also plain lines of text (default: standard input)."
 _OUT = "File to write; - for standard output; with --cluster also a folder."
 _TO = "Output format (default: by the extension of --out, else that of the rows)."
 _DECODING = "Most probable trace (map), best expected hierarchical F1, or most probable label."
+_WITHIN = "Node below which to predict; repeatable. Probabilities are conditional on what is allowed."
 _LEVELS = "Add each level of the trace with its probability, and the share of known words."
 _ESCAPE = (
     "Put ' before cells of CSV and TSV that a spreadsheet would compute (those that start with =, +, -, @ or a control "
@@ -71,6 +72,8 @@ def predict(
     label_sep: Annotated[str | None, option(_LABEL_SEP)] = None,
     min_confidence: Annotated[str | None, option(_MIN_CONFIDENCE)] = None,
     decoding: Annotated[Decoding, option(_DECODING)] = "map",
+    within: Annotated[list[str] | None, option(_WITHIN)] = None,
+    exclude: Annotated[list[str] | None, option("Node that is never predicted, nor one below it; repeatable.")] = None,
     levels: Annotated[bool, option(_LEVELS, "--levels")] = False,
     titles: Annotated[bool, option("Add the title of the label; several are separated by |.", "--titles")] = False,
     keep: Annotated[list[str] | None, option("Input column to copy to the output; repeatable.")] = None,
@@ -101,7 +104,8 @@ def predict(
     loaded = load_model(model, run.threads, encoder=encoder)
     min_probability = MIN_PROBABILITY.validate("--min-probability", min_probability)
     threshold = _min_confidence(min_confidence, loaded, run)
-    options = PredictionOptions(top, threshold, decoding, levels, titles, min_probability)
+    allowed = tuple(within or ()), tuple(exclude or ())
+    options = PredictionOptions(top, threshold, decoding, levels, titles, min_probability, *allowed)
     query = _query(loaded, column_options, rows, keep or [], keep_all=keep_all)
     _report_inputs(paths, top, loaded.table(options).top, run)
     job = PredictionJob(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -36,6 +36,7 @@ Json = dict[str, Any]
 MAX_CACHED_LABELS = 1 << 20  # a DAG may have more paths than memory can hold
 MEANING = " (meaning)"  # suffix of a word in the name of a feature: the contribution of its vector
 Span = tuple[int, int]
+MAX_RESTRICTIONS = 16  # choices of branches whose searches are kept
 
 
 def training_row(model: LoadedModel, given: str | Json, nodes: Sequence[int]) -> Json:
@@ -88,6 +89,8 @@ class Question:
     min_confidence: float | None = None
     siblings: int = 0
     unknown_words: bool = False
+    within: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +109,14 @@ class Answerer:
         """The taxonomy of the model."""
         return Nodes(self.model.fitted.codec)
 
+    @cached_property
+    def restricted(self) -> Callable[[tuple[str, ...], tuple[str, ...]], Fitted]:
+        """Function that returns the model for some branches without others, or raises HiNetError."""
+        return lru_cache(MAX_RESTRICTIONS)(lambda within, exclude: self.fitted.restricted(list(within), list(exclude)))
+
     def answer(self, inputs: Any, question: Question) -> list[Json]:
         """Return the answer to every text or row; a blank text has an empty answer."""
-        fitted = self.fitted
+        fitted = self.restricted(question.within, question.exclude)
         rows = fitted.rows(inputs)
         found = fitted.predictor.traces(rows, question.top)
         results = self._traces(found)
@@ -118,7 +126,7 @@ class Answerer:
                 PredictionOptions(min_probability=threshold) if several else PredictionOptions(min_confidence=threshold)
             )
             self._set_labels(select_answers(fitted, rows, options, with_traces=False), results)
-        if question.siblings and not several:  # options of label sets do not add up to 1
+        if question.siblings and not several and fitted is self.fitted:  # others do not add up to 1
             self._add_siblings(rows, found, question.siblings, results)
         if question.unknown_words:
             texts = text_part(fitted.features, inputs)

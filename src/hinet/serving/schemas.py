@@ -11,6 +11,7 @@ MAX_TRACES = 100  # per text
 MAX_SIBLINGS = 1_000  # per step
 MAX_WORDS = 1_000  # per explained step
 MAX_CORRECT_NODES = 100  # per text
+MAX_BRANCHES = 100  # branches that a request allows or excludes
 MAX_COLUMNS = 50  # named columns
 MAX_SEARCH = 200  # characters
 PAGE = 50  # default number of nodes or rows per page
@@ -38,6 +39,15 @@ MinConfidence = Annotated[
     ),
 ]
 NodeId = Annotated[str, Field(max_length=MAX_NAME, examples=["S52.5"])]
+Within = Annotated[
+    list[NodeId],
+    doc(
+        "Nodes below which to answer. The answers are the best among what `within` and `exclude` allow, and "
+        "probabilities are conditional on it, except for a multilabel model. Siblings are left out.",
+        max_length=MAX_BRANCHES,
+    ),
+]
+Exclude = Annotated[list[NodeId], doc("Nodes that are never answered, nor those below them.", max_length=MAX_BRANCHES)]
 ModelName = Annotated[str | None, doc("Name of a served model (default: the first one).")]
 Version = Annotated[str, doc("Digest of the model's manifest.", examples=["9b1f0a3c5d7e8f01"])]
 Row = Annotated[
@@ -115,6 +125,8 @@ class ClassifyRequest(RequestBody):
     rows: Annotated[list[Row] | None, doc("Rows, for a model of several columns.", min_length=1)] = None
     top: Annotated[int, doc("Number of traces per text, best first.", ge=1, le=MAX_TRACES)] = 1
     min_confidence: MinConfidence = None
+    within: Within = []
+    exclude: Exclude = []
     siblings: Annotated[
         int,
         doc("Maximum number of siblings per step of the best trace, and of children below.", ge=0, le=MAX_SIBLINGS),
@@ -192,6 +204,8 @@ class FileQuery(Query):
         doc("Number of traces per row (default: 1), or labels of a multilabel model (default: by its thresholds)."),
     ] = None
     min_confidence: MinConfidence = None
+    within: Within = []
+    exclude: Exclude = []
     levels: Annotated[bool, doc("Add every step of the trace with its probability.")] = False
     titles: Annotated[bool, doc("Add the titles of labels.")] = False
     keep: Annotated[list[Name], doc("Columns to copy to the answer.", max_length=MAX_COLUMNS)] = []

@@ -154,7 +154,9 @@ class Service:
         asked = parse(schemas.ClassifyRequest, body)
         model = self.models.get(asked.model)
         threshold = self.threshold(model, asked.min_confidence)
-        question = Question(asked.top, threshold, asked.siblings, asked.unknown_words)
+        allowed = tuple(asked.within), tuple(asked.exclude)
+        await self._check_branches(model, *allowed)
+        question = Question(asked.top, threshold, asked.siblings, asked.unknown_words, *allowed)
         given: Sequence[Any]
         if _only(asked, "text", "texts", "rows") == "rows":
             given = asked.rows or ()
@@ -197,6 +199,13 @@ class Service:
             return await self.work(lambda: model.answerer.answer(model.model.inputs_of(rows), question))
         except RowError as error:
             raise invalid(f"rows[{error.row}]", str(error)) from None
+
+    async def _check_branches(self, model: ServedModel, within: tuple[str, ...], exclude: tuple[str, ...]) -> None:
+        try:
+            if within or exclude:
+                await self.work(model.answerer.restricted, within, exclude)
+        except HiNetError as error:
+            raise invalid("within" if within else "exclude", str(error)) from None
 
     def threshold(self, model: ServedModel, min_confidence: float | Literal["calibrated"] | None) -> float | None:
         """Return the minimum probability of an answer, which may be the calibrated threshold of the model."""

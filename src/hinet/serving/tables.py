@@ -209,7 +209,10 @@ class TableJob:
         )  # fmt: skip
         several = loaded.fitted.codec.sets is not None
         min_confidence, min_probability = (None, threshold) if several else (threshold, None)
-        options = PredictionOptions(asked.top, min_confidence, "map", asked.levels, asked.titles, min_probability)
+        options = PredictionOptions(
+            asked.top, min_confidence, "map", asked.levels, asked.titles, min_probability, tuple(asked.within),
+            tuple(asked.exclude),
+        )  # fmt: skip
         return cls(model, path, format, query, loaded.table(options), asked.prefix, asked.escape_formulas, settings)
 
     def check(self) -> Iterator[int]:
