@@ -86,7 +86,7 @@ def test_a_real_encoder_encodes_each_text_once(tiny: Path, tmp_path: Path, monke
     encoder = Encoder.load(tiny, threads=1)
     wanted = CachedEncoder(encoder, tmp_path).encode(TEXTS)
     np.testing.assert_allclose(wanted, encoder.encode(TEXTS), atol=2e-3)
-    monkeypatch.setattr(Encoder, "_forward", None)  # nothing is left to compute
+    monkeypatch.setattr(Encoder, "_encode_batches", None)  # nothing is left to compute
     assert np.array_equal(CachedEncoder(encoder, tmp_path).encode(TEXTS), wanted)
 
 

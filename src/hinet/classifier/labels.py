@@ -508,7 +508,7 @@ class LabelCodec:
         while len(below):
             mark[below] = True
             children = np.unique(gather(*self.taxonomy.child_lists, below)[0])
-            below = children[~mark[children]]
+            below = children[~mark[children]].astype(np.int64)
         return mark
 
     def _position(self, name: Any) -> int:

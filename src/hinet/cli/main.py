@@ -49,10 +49,10 @@ MODULES = dict.fromkeys(("inspect", "export", "compile"), "manage")  # commands 
 
 _PARAMETER = re.compile(r"`(\w+)(?:=([^`]+))?`")
 _NAMES = """
-allowed_host bundle_encoder category cluster decoding encoder encoding exclude format keep label label_sep language levels
-memory_limit metric min_confidence min_df min_probability minutes number objective parent_sep path_sep patience port
-prefix resume risk root scheme sep split taxonomy test text threads titles top valid valid_where vector vectors where
-width within workers
+allowed_host bundle_encoder category cluster decoding encoder encoding exclude format keep label label_sep language
+levels memory_limit metric min_confidence min_df min_probability minutes number objective parent_sep path_sep patience
+port prefix resume risk root scheme sep split taxonomy test text threads titles top valid valid_where vector vectors
+where width within workers
 """
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _NAMES.split()} | {
     "checkpoint": "--out",  # checkpoints are next to the model
