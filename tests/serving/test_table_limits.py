@@ -144,7 +144,8 @@ def test_the_check_ends_when_the_client_leaves_or_the_service_ends(
         with suppress(CancelledError):
             request.result(SECONDS)
         assert jobs[0].stop.wait(SECONDS)
-        assert [message.get("status") for message in sent] == ([400, None] if leaves else [])
+        wait_until(lambda: len(sent) == 2)
+        assert [message.get("status") for message in sent] == [400 if leaves else 503, None]
     assert not list(tmp_path.iterdir())
 
 
