@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,8 @@ def test_answers_are_the_best_of_the_branch_with_conditional_probabilities(class
         assert [trace.probability for trace in traces] == pytest.approx(sorted(p, reverse=True), abs=1e-5)
         assert all(trace.probabilities[0] == pytest.approx(1) for trace in traces)
     assert set(classifier.predict(rows, within="food", min_confidence=0.999)) <= {"bread", "milk", "food"}
+    two = np.array(["bread", "toy"])
+    assert set(classifier.predict(rows, within=two, min_confidence=0.9)) <= {"bread", "toy", None}
 
 
 def test_excluded_labels_are_never_answered(classifier: HiNetClassifier) -> None:
@@ -46,12 +50,18 @@ def test_branches_are_named_as_labels_are() -> None:
     assert set(styled.predict(rows, exclude=["food > bread", "toy"])) == {"food > milk"}
 
 
-def test_sets_keep_their_probabilities() -> None:
-    fitted = sets.quick(Taxonomy.from_edges(sets.DAG)).fit(sets.texts_of(sets.SETS), sets.SETS)
+@pytest.mark.parametrize("edges", [sets.TREE, sets.DAG], ids=["tree", "dag"])
+def test_sets_keep_their_probabilities(edges: list[tuple[str, str]]) -> None:
+    fitted = sets.quick(Taxonomy.from_edges(edges)).fit(sets.texts_of(sets.SETS), sets.SETS)
     rows = sets.texts_of(sets.SETS[:7])
     for whole, part in zip(fitted.predict(rows), fitted.predict(rows, within="food"), strict=True):
         assert part <= {"bread", "milk", "food"}
         assert whole & {"bread", "milk"} <= part
+    every = [{one.label: one.probability for one in row} for row in fitted.predict_traces(rows, 9)]
+    for row, traces in enumerate(fitted.predict_traces(rows, 9, within="toys")):
+        assert {one.label: one.probability for one in traces} == pytest.approx(
+            {label: p for label, p in every[row].items() if label in (*fitted.taxonomy_.children("toys"), "toys")}
+        )
     assert not any("bread" in part for part in fitted.predict(rows, exclude=["bread"]))
 
 
@@ -60,8 +70,9 @@ def test_sets_keep_their_probabilities() -> None:
     [
         ({"within": "fod"}, "'fod' is not in the taxonomy"),
         ({"within": "bread", "exclude": "food"}, "no label is left by `within` and `exclude`"),
+        ({"within": []}, "no label is left by `within` and `exclude`"),
     ],
 )
-def test_what_cannot_be_allowed_is_an_error(classifier: HiNetClassifier, allowed: dict[str, str], message: str) -> None:
+def test_what_cannot_be_allowed_is_an_error(classifier: HiNetClassifier, allowed: dict[str, Any], message: str) -> None:
     with pytest.raises(HiNetError, match=message):
         classifier.predict(["rye"], **allowed)

@@ -136,6 +136,12 @@ def test_sparse_rows(tmp_path: Path) -> None:
     assert data.labels == [{"1/2", "3"}, {"3"}, {"1"}, {"1"}]
 
 
+def test_a_tab_may_separate_the_number_of_an_attribute(tmp_path: Path) -> None:
+    data = load_arff(written(tmp_path, SPARSE.replace("{0 3.5, 2 1/2@3", "{0\t3.5, 2\t1/2@3")))
+    assert data.rows["a"].to_pylist()[0] == 3.5
+    assert data.labels[0] == {"1/2", "3"}
+
+
 def test_sparse_rows_of_numbers_stay_sparse(tmp_path: Path) -> None:
     data = load_arff(written(tmp_path, SPARSE.replace("{no,yes}", "numeric").replace("yes", "7")))
     expected = [[3.5, 0, -1], [0, 7, 0], [np.nan, 0, 0], [0, 0, 0]]
@@ -145,7 +151,12 @@ def test_sparse_rows_of_numbers_stay_sparse(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
-    [("1 yes", "1 maybe", "'b' is 'maybe'"), ("1 yes", "9 1", "got '9 1'"), ("1 yes", "0 x", "'a' is 'x', expected a")],
+    [
+        ("1 yes", "1 yes,1 no", "attribute 1 occurs twice"),
+        ("1 yes", "1 maybe", "'b' is 'maybe'"),
+        ("1 yes", "9 1", "got '9 1'"),
+        ("1 yes", "0 x", "'a' is 'x', expected a"),
+    ],
 )
 def test_errors_of_sparse_rows_name_the_line(tmp_path: Path, old: str, new: str, message: str) -> None:
     with pytest.raises(FileError, match=message) as error:

@@ -24,6 +24,12 @@ def test_libsvm_rows_are_read(tmp_path: Path) -> None:
     assert rows.features.has_sorted_indices
 
 
+def test_libsvm_rows_may_have_no_features(tmp_path: Path) -> None:
+    rows = read_libsvm(written(tmp_path, "x.txt", "1\n2\n"))
+    assert rows.labels == (("1",), ("2",))
+    assert rows.features.nnz == 0
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

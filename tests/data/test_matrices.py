@@ -52,6 +52,10 @@ DAMAGED = {
     "offsets beyond the values": (lambda: put("indptr", 12, 500), "row 11: indptr is 500 after 25, of 28 stored"),
     "huge offsets": (lambda: put("indptr", 5, 2**31 - 1), "row 4: indptr is 2147483647 after"),
     "negative offsets": (lambda: put("indptr", 5, -7), "row 4: indptr is -7 after"),
+    "offsets whose difference overflows": (
+        lambda: with_arrays(indptr=np.array([0, 2**63 - 1, -(2**63), -1, *[28] * 9])),
+        "indptr is",
+    ),
     "a late start": (lambda: put("indptr", 0, 1), "row 0: indptr is 1 at the start"),
     "too few offsets": (lambda: with_arrays(indptr=sound().indptr[:-3]), r"indptr has shape \(10,\) for 12 rows"),
     "too many offsets": (lambda: with_arrays(indptr=np.arange(20)), r"indptr has shape \(20,\) for 12 rows"),

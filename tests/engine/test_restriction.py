@@ -108,7 +108,7 @@ def check_labels(search: RestrictedSearch, rows: Any, expected: list[Traces]) ->
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=NEAR)
     for least in (0.3, 0.8):
         deepest = search.deepest_confident(rows, least)
-        reached = np.where(nodes >= least, layers.taxonomy.depth, 0)
+        reached = np.where((nodes >= least) & search.restriction.allowed, layers.taxonomy.depth, 0)
         unsure = (np.abs(nodes - least) < NEAR).any(1)
         for row in np.flatnonzero(~unsure & (reached.max(1) > 0)):
             assert layers.taxonomy.depth[deepest.nodes[row]] == reached[row].max()

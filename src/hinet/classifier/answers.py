@@ -322,7 +322,7 @@ def deepest_confident(fitted: Fitted, rows: Any, threshold: float) -> FoundNodes
     Where even the top nodes are less probable, it is the root if that is a label, else the most probable top node.
     """
     deepest, layers = fitted.predictor.deepest_confident(rows, threshold), fitted.codec.layers
-    if layers.taxonomy.root < 0 or not layers.ends[0]:
+    if layers.taxonomy.root < 0 or not layers.ends[0] or not fitted.predictor.may_answer(layers.taxonomy.root):
         return deepest
     unsure = deepest.probability < threshold
     nodes, probability = np.where(unsure, layers.taxonomy.root, deepest.nodes), np.where(unsure, 1, deepest.probability)

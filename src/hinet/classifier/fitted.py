@@ -435,7 +435,6 @@ class Fitted:
         HiNetError
             If a node is unknown, no label is left, or the model is one of torch.
         """
-        within, exclude = (None if each == [] else each for each in (within, exclude))
         if within is None and exclude is None:
             return self
         if not isinstance(self.predictor, Search):

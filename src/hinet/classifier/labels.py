@@ -502,6 +502,7 @@ class LabelCodec:
 
     def branch(self, names: Any) -> NDArray[np.bool_]:
         """Return whether each node is at or below one of some nodes, named by id or as a label; a list has several."""
+        names = names.tolist() if hasattr(names, "tolist") else names
         named = names if isinstance(names, list) else [names]
         mark = np.zeros(len(self.taxonomy), bool)
         below = np.array([self._position(name) for name in named], np.int64)

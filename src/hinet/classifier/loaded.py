@@ -496,7 +496,7 @@ class LoadedModel:
 
     def table(self, options: PredictionOptions) -> PredictionTable:
         """Return the converter of rows to columns of answers."""
-        fitted = self.fitted.restricted(list(options.within), list(options.exclude))
+        fitted = self.fitted.restricted(list(options.within) or None, list(options.exclude) or None)
         return PredictionTable(fitted, options, self.style)
 
     def explain(self, text: str, label: str | None = None, *, most: int) -> Explanation:

@@ -218,7 +218,7 @@ def read_libsvm(path: str | Path) -> LibsvmRows:
         labels.append(tuple(str(int(label)) for label in match[1].split(",")))
         pairs.append(match[2])
         entries.append(match[2].count(":"))
-    numbers = np.fromstring(" ".join(pairs).replace(":", " "), np.float64, sep=" ").reshape(-1, 2)
+    numbers = np.fromstring(" ".join(pairs).replace(":", " ").strip(), np.float64, sep=" ").reshape(-1, 2)
     row = np.repeat(np.arange(len(labels)), entries)
     shape = (len(labels), int(numbers[:, 0].max(initial=0)) + 1)
     keep = numbers[:, 0] != INTERNAL_FEATURE

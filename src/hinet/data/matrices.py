@@ -264,7 +264,7 @@ def _arrays_of(rows: Any) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.f
 def _check_arrays(rows: Any, indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.float32]) -> bool:
     """Return whether the features of every row are ascending; raise HiNetError if the arrays are invalid."""
     stored, features = len(rows.indices), rows.shape[1]
-    falls = np.diff(indptr) < 0
+    falls = indptr[1:] < indptr[:-1]  # a difference could overflow
     if indptr[0] != 0 or indptr[-1] > stored or falls.any():
         entry = int(np.append(indptr[0] != 0, falls | (indptr[1:] > stored)).argmax())
         context = f"after {indptr[entry - 1]}" if entry else "at the start"

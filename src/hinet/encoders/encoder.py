@@ -230,8 +230,8 @@ def distinct_texts(texts: Any) -> tuple[list[str], Ints]:
 
 def _load_network(source: str | Path, folder: Path, device: str | None, precision: Precision | None) -> Network:
     """Return the network in onnxruntime if it supports the encoder on this device, else in torch."""
-    reason = "8 bits run on a CPU" if not _uses_cpu(device) else "onnxruntime is not installed"
-    if _uses_cpu(device) and is_installed("onnxruntime"):
+    reason = "onnxruntime runs on a CPU" if not _uses_cpu(device) else "onnxruntime or onnx is not installed"
+    if _uses_cpu(device) and is_installed("onnxruntime") and is_installed("onnx"):
         from hinet.encoders.onnx_network import OnnxNetwork
 
         try:
@@ -240,7 +240,7 @@ def _load_network(source: str | Path, folder: Path, device: str | None, precisio
             reason = str(error)
     if precision == "int8":
         raise FileError(source, f"cannot run with 8 bits: {reason}")
-    require("sentence_transformers", f"the encoder {source}")
+    require("sentence_transformers", f"the encoder {source} ({reason})")
     from hinet.encoders.torch_network import TorchNetwork
 
     return TorchNetwork.load(source, folder, device)

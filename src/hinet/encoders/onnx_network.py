@@ -91,11 +91,12 @@ class OnnxNetwork:
                 weights, _ = map_arrays(path, stream)
             pooling = _pooling(_read_json(folder / modules["Pooling"] / "config.json"))
             network = cls(weights, _read_json(inner / "config.json"), pooling, precision)
+            network.max_tokens = max(1, min(int(longest or network.max_tokens), network.max_tokens))
         except HiNetError:
             raise
         except Exception as error:  # a missing file, or anything that the libraries raise for a damaged one
             raise HiNetError(f"its files cannot be read ({reason_of(error)})") from None
-        network.tokenizer, network.max_tokens = tokenizer, min(longest or network.max_tokens, network.max_tokens)
+        network.tokenizer = tokenizer
         return network
 
     def pooled(

@@ -101,15 +101,30 @@ class RestrictedSearch(Search):
 
         ``least`` only applies if rows have several labels: traces that are less probable are left out.
         """
-        k = min(K.validate("k", k), self.layers.count_traces())
+        count = self.layers.count_traces()
+        k = min(K.validate("k", k), count)
         if self.layers.multilabel:
-            found = super().traces(rows, self.layers.count_traces(), least=least)
-            return _taken(found, _first(found.traces.row_offsets, self._are_allowed(found.traces), k))
+            return _joined([self._best_of_sets(part, k, least) for part in self._slices(rows, count)])
         best = find_traces(
             self.model, self._checked(rows), k, self.threads, -np.inf, self.blocks, self.restriction.groups
         )
         traces = best.traces(self.layers)
         return Found(*self._conditional(rows, traces, best.neuron_log_p), best.touched)
+
+    def _best_of_sets(self, rows: Any, k: int, least: float) -> Found:
+        """Return the best allowed traces of rows with several labels."""
+        if len(self.layers.other_parents[0]):  # a node waits for all its parents, of which some may not be allowed
+            found = super().traces(rows, self.layers.count_traces(), least=least)
+            return _taken(found, _first(found.traces.row_offsets, self._are_allowed(found.traces), k))
+        raw = self._raw(least)
+        lowest, groups = np.log(raw) if raw > 0 else -np.inf, self.restriction.groups
+        best = find_traces(self.model, self._checked(rows), k, self.threads, lowest, self.blocks, groups)
+        traces = best.traces(self.layers, self._mapped(best.log_p))
+        return Found(traces, self._mapped(best.neuron_log_p), best.touched)
+
+    def may_answer(self, node: int) -> bool:
+        """Return whether a node is an allowed one."""
+        return bool(self.restriction.allowed[node])
 
     def labels(self, rows: Any) -> FoundNodes:
         """Return the most probable allowed label of every row, summed over all its traces."""
@@ -127,20 +142,27 @@ class RestrictedSearch(Search):
             best = self.traces(rows, k)
             assert best.traces.log_p is not None
             return FoundLabels(best, np.exp(best.traces.log_p))
+        cells = self._label_count * (self.layers.height + 1)
+        parts = [self._top_labels(part, K.validate("k", k)) for part in self._slices(rows, cells)]
+        return FoundLabels(
+            _joined([part.found for part in parts]), np.concatenate([part.probability for part in parts])
+        )
+
+    def _top_labels(self, rows: Any, k: int) -> FoundLabels:
         layers = self.layers
         likely = self._likely_labels(rows, 0, 0.0, layers.height)
         owner = np.repeat(np.arange(len(likely.counts)), likely.counts)
         kept = np.flatnonzero(self.restriction.allowed[likely.node])
         kept = kept[np.lexsort((-likely.probability[kept], owner[kept]))]
         counts = np.bincount(owner[kept], minlength=len(likely.counts))
-        kept = kept[_first(offsets_of(counts), np.ones(len(kept), bool), K.validate("k", k))]
+        kept = kept[_first(offsets_of(counts), np.ones(len(kept), bool), k)]
         counts = np.bincount(owner[kept], minlength=len(likely.counts))
         known = np.arange(layers.height) < likely.length[kept][:, None]
         with np.errstate(divide="ignore"):
             along, log_p = np.log(likely.along[kept][known]), np.log(likely.trace[kept])
         traces = Traces(layers, offsets_of(counts), offsets_of(likely.length[kept]), likely.neuron[kept][known], log_p)
         found = Found(*self._conditional(rows, traces, along), likely.touched)
-        return FoundLabels(found, likely.probability[kept] / self._total(rows)[owner[kept]])
+        return FoundLabels(found, likely.probability[kept] / self._total(rows, self._shares(rows))[owner[kept]])
 
     def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
         """Return the probability of every allowed node to be the label, (n, nodes), where it is at least ``least``."""
@@ -148,7 +170,8 @@ class RestrictedSearch(Search):
         if self.layers.multilabel:
             return sp.csr_array(super().label_probabilities(rows, least) @ allowed)
         probability = sp.csr_array(super().label_probabilities(rows) @ allowed)
-        probability.data /= np.repeat(probability.sum(1), np.diff(probability.indptr))
+        total = np.maximum(probability.sum(1), np.finfo(np.float64).tiny)
+        probability.data /= np.repeat(total, np.diff(probability.indptr))
         probability.data[probability.data < least] = 0
         probability.eliminate_zeros()
         return probability
@@ -159,34 +182,41 @@ class RestrictedSearch(Search):
         return sp.csr_array(super().node_probabilities(rows, least) @ allowed)
 
     def deepest_confident(self, rows: Any, min_probability: float) -> FoundNodes:
-        """Return the deepest node whose conditional probability is at least ``min_probability``, or a top node."""
+        """Return the deepest allowed node whose conditional probability is at least ``min_probability``.
+
+        If there is none, it is the most probable allowed node.
+        """
         cut = PROBABILITY.validate("min_probability", min_probability)
         depth = self.layers.taxonomy.depth.astype(np.float64)
         return self._best_nodes(rows, lambda p: np.where(p >= cut, depth + np.minimum(p, 1) / 2, 0.0))
 
     def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
-        """Return the node with the best expected hierarchical F1, given that the label is an allowed one."""
+        """Return the allowed node with the best expected hierarchical F1, given that the label is an allowed one."""
         cut, above = PROBABILITY.validate("f1", f1) / 2, self._above
         return self._best_nodes(rows, lambda p: np.where(p > 0, (p - cut) @ above.T, 0.0))
 
     def _best_nodes(self, rows: Any, gain: Any) -> FoundNodes:
-        """Return the node with the largest gain of every row, or the most probable top node if none has any."""
+        """Return the allowed node with the largest gain of every row, or the most probable one if none has any."""
         self._check_multilabel(False, "choosing nodes by probability")
-        tops = self.layers.taxonomy.tops
+        allowed = self.restriction.allowed
         nodes, probability = [], []
         for block in self._probabilities(rows):
             p = (block @ self._above).toarray()  # (n, nodes)
-            gains = gain(p)
-            best = np.where(gains.max(1) > 0, gains.argmax(1), tops[p[:, tops].argmax(1)])
+            gains = np.where(allowed, gain(p), 0.0)
+            best = np.where(gains.max(1) > 0, gains.argmax(1), np.where(allowed, p, -1.0).argmax(1))
             nodes.append(best.astype(np.int64))
             probability.append(np.minimum(p[np.arange(len(p)), best], 1.0))
         return FoundNodes(np.concatenate(nodes), np.concatenate(probability), self._touched(rows))
 
     def _probabilities(self, rows: Any) -> Iterator[sp.csr_array]:
         """Yield the probabilities of labels, in blocks of rows."""
-        size = max(1, self.blocks.cells // len(self.layers.taxonomy))
-        for start in range(0, max(rows.shape[0], 1), size):
-            yield self.label_probabilities(rows[start : start + size])
+        for part in self._slices(rows, len(self.layers.taxonomy)):
+            yield self.label_probabilities(part)
+
+    def _slices(self, rows: Any, cells: int) -> list[Any]:
+        """Return rows in slices whose answers, of ``cells`` numbers per row, fit into memory."""
+        size = max(1, self.blocks.cells // cells)
+        return [rows[start : start + size] for start in range(0, max(rows.shape[0], 1), size)]
 
     def _touched(self, rows: Any) -> NDArray[np.int64]:
         return np.full(rows.shape[0], self.model.outputs, np.int64)
@@ -212,12 +242,13 @@ class RestrictedSearch(Search):
         with np.errstate(divide="ignore"):
             part = np.log(shares[of_neuron, np.maximum(position, 0)]) if shares.shape[1] else np.zeros(len(log_p))
         log_p = log_p + np.where(position >= 0, part, 0.0)
-        if self.model.odds_scale != 1:
-            traces, log_p = shifted_traces(traces, log_p, *self._shift(rows))
+        shift = self._shift(rows) if self.model.odds_scale != 1 else None
+        if shift is not None:
+            traces, log_p = shifted_traces(traces, log_p, *shift)
         if self._uses_trust(rows):
             traces, log_p = trusted_traces(traces, log_p, self.trust_in(rows), self._allowed_shares)
         assert traces.log_p is not None
-        total = np.log(self._total(rows, shares))
+        total = np.log(self._total(rows, shares, shift))
         whole = np.minimum(traces.log_p - total[owner], 0)
         conditional = Traces(traces.layers, traces.row_offsets, traces.offsets, traces.neurons, whole)
         return conditional, np.minimum(log_p - total[of_neuron], 0)
@@ -234,13 +265,11 @@ class RestrictedSearch(Search):
 
         return np.concatenate(self._in_blocks(rows, answer))
 
-    def _total(self, rows: Any, shares: Floats | None = None) -> Floats:
+    def _total(self, rows: Any, shares: Floats, shift: tuple[Floats, NDArray[np.bool_]] | None = None) -> Floats:
         """Return the probability that the label is an allowed one, (n,)."""
-        shares = self._shares(rows) if shares is None else shares
         total = shares[:, -1] if shares.shape[1] else np.ones(rows.shape[0])  # the root comes last
-        if self.model.odds_scale != 1:
-            shift, favours = self._shift(rows)
-            total = (1 - shift) * total + shift * favours
+        if shift is not None:
+            total = (1 - shift[0]) * total + shift[0] * shift[1]
         if self._uses_trust(rows):
             trust = self.trust_in(rows)
             labels = np.count_nonzero(self._are_ends_allowed) * self._allowed_shares[-1]
@@ -284,3 +313,14 @@ def _taken(found: Found, chosen: NDArray[np.int64]) -> Found:
     row_offsets = offsets_of(np.bincount(owner, minlength=len(traces)))
     taken = Traces(traces.layers, row_offsets, offsets_of(lengths), traces.neurons[flat], traces.log_p[chosen])
     return Found(taken, found.log_p[flat], found.touched)
+
+
+def _joined(parts: list[Found]) -> Found:
+    """Return the answers to several slices of rows as one."""
+    traces = [part.traces for part in parts]
+    row_offsets = offsets_of(np.concatenate([np.diff(each.row_offsets) for each in traces]))
+    offsets = offsets_of(np.concatenate([np.diff(each.offsets) for each in traces]))
+    neurons, log_p = (np.concatenate([getattr(each, name) for each in traces]) for name in ("neurons", "log_p"))
+    joined = Traces(traces[0].layers, row_offsets, offsets, neurons, log_p)
+    along, touched = (np.concatenate([getattr(part, name) for part in parts]) for name in ("log_p", "touched"))
+    return Found(joined, along, touched)

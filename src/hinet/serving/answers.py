@@ -112,7 +112,11 @@ class Answerer:
     @cached_property
     def restricted(self) -> Callable[[tuple[str, ...], tuple[str, ...]], Fitted]:
         """Function that returns the model for some branches without others, or raises HiNetError."""
-        return lru_cache(MAX_RESTRICTIONS)(lambda within, exclude: self.fitted.restricted(list(within), list(exclude)))
+
+        def restricted(within: tuple[str, ...], exclude: tuple[str, ...]) -> Fitted:
+            return self.fitted.restricted(list(within) or None, list(exclude) or None)
+
+        return lru_cache(MAX_RESTRICTIONS)(restricted)
 
     def answer(self, inputs: Any, question: Question) -> list[Json]:
         """Return the answer to every text or row; a blank text has an empty answer."""

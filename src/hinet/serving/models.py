@@ -18,7 +18,7 @@ from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -304,24 +304,28 @@ class Batcher:
         if len(self._running) < self._searches:  # a task starts after all requests that have arrived are read
             task = loop.create_task(self._search_waiting(loop))
             self._running.add(task)
-            task.add_done_callback(self._running.discard)
         return await job.answer
 
     async def _search_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
         """Answer jobs, many at a time, as long as some are waiting."""
-        while self._waiting:
-            jobs = self._take()
-            self._on_batch(len(jobs))
-            try:
-                parts = await loop.run_in_executor(self._executor, _search, jobs)
-            except Exception as error:
-                for job in jobs:
-                    if not job.answer.done():
-                        job.answer.set_exception(error)
-                continue
-            for job, part in zip(jobs, parts, strict=True):
-                if not job.answer.done():  # else the client left
-                    job.answer.set_result(part)
+        try:
+            while self._waiting:
+                await self._search_next(loop, self._take())
+        finally:  # not in a callback of the task, before which a request could find all searches running and wait
+            self._running.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    async def _search_next(self, loop: asyncio.AbstractEventLoop, jobs: list[_Job]) -> None:
+        self._on_batch(len(jobs))
+        try:
+            parts = await loop.run_in_executor(self._executor, _search, jobs)
+        except Exception as error:
+            for job in jobs:
+                if not job.answer.done():
+                    job.answer.set_exception(error)
+            return
+        for job, part in zip(jobs, parts, strict=True):
+            if not job.answer.done():  # else the client left
+                job.answer.set_result(part)
 
     def _take(self) -> list[_Job]:
         """Return the first job with similar jobs, in their order."""

@@ -201,11 +201,13 @@ class Service:
             raise invalid(f"rows[{error.row}]", str(error)) from None
 
     async def _check_branches(self, model: ServedModel, within: tuple[str, ...], exclude: tuple[str, ...]) -> None:
-        try:
-            if within or exclude:
-                await self.work(model.answerer.restricted, within, exclude)
-        except HiNetError as error:
-            raise invalid("within" if within else "exclude", str(error)) from None
+        """Raise ProblemError, which names the field, unless labels are left."""
+        for field, *allowed in (("within", within, ()), ("exclude", within, exclude)):
+            try:
+                if any(allowed):
+                    await self.work(model.answerer.restricted, *allowed)
+            except HiNetError as error:
+                raise invalid(field, str(error)) from None
 
     def threshold(self, model: ServedModel, min_confidence: float | Literal["calibrated"] | None) -> float | None:
         """Return the minimum probability of an answer, which may be the calibrated threshold of the model."""

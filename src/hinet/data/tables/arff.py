@@ -169,16 +169,18 @@ def _dense_cells(line: str, attributes: Sequence[Attribute]) -> list[str]:
 
 def _sparse_cells(line: str, attributes: Sequence[Attribute]) -> dict[int, str]:
     """Return the values in a row such as ``{0 3, 5 yes}``."""
-    cells = {}
+    cells: dict[int, str] = {}
     body = line.strip("{} \t")
     for part in split_values(body) if body else ():
-        number, _, value = part.partition(" ")
+        number, value = (*part.split(maxsplit=1), "", "")[:2]
         value = value.strip(" \t'\"")
         if not number.isdigit() or int(number) >= len(attributes) or not value:
             raise ValueError(f"expected the number of an attribute and its value, got {quoted(part)}")
         attribute = attributes[int(number)]
         if attribute.kind == "text":
             raise ValueError(f"attribute {quoted(attribute.name)} is text, which sparse rows cannot hold here")
+        if int(number) in cells:
+            raise ValueError(f"attribute {number} occurs twice in the row; remove one of the values")
         cells[int(number)] = value
     return cells
 

@@ -36,7 +36,7 @@ class Groups(NamedTuple):
     first_row: NDArray[np.int64]  # (neurons + 1,) row of the first option of each group
     exhaustive: NDArray[np.bool_]  # (neurons,) whether a row that reaches the group takes at least one option
     several: bool  # whether a row may take several options of a group
-    closed: NDArray[np.bool_]  # (options,) options that a search for one label per row leaves out
+    closed: NDArray[np.bool_]  # (options,) options that a search leaves out
 
     @classmethod
     def of(cls, layers: Layers) -> Groups:

@@ -117,6 +117,10 @@ class Predictor(ABC):
         """Whether the model compares texts with a memory, which can be extended."""
         return False
 
+    def may_answer(self, node: int) -> bool:
+        """Return whether a node may be the answer."""
+        return True
+
     @property
     def layers(self) -> Layers:
         """The layers of the taxonomy."""
