@@ -202,10 +202,10 @@ class Service:
 
     async def _check_branches(self, model: ServedModel, within: tuple[str, ...], exclude: tuple[str, ...]) -> None:
         """Raise ProblemError, which names the field, unless labels are left."""
-        for field, *allowed in (("within", within, ()), ("exclude", within, exclude)):
+        for field, excluded in (("within", ()), ("exclude", exclude)):
             try:
-                if any(allowed):
-                    await self.work(model.answerer.restricted, *allowed)
+                if within or excluded:
+                    await self.work(model.answerer.restricted, within, excluded)
             except HiNetError as error:
                 raise invalid(field, str(error)) from None
 
