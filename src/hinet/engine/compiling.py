@@ -33,6 +33,7 @@ from hinet.engine.model.column_kernels import column_digests, merge_columns
 from hinet.engine.model.experts import EXPERTS
 from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.groups import Targets
+from hinet.engine.restricted_search import RestrictedSearch
 from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.search.search_kernels import best_traces
 from hinet.engine.settings import EngineSettings
@@ -219,6 +220,8 @@ def _train_and_search(edges: list[tuple[str, str]], rows: Any) -> None:
     search.deepest_confident(rows, 0.5)
     search.expected_f1(rows)
     search.logits_along(rows, Targets.of(traces))
+    food = np.isin(model.layers.taxonomy.ids, ["food", "bread"])
+    RestrictedSearch.of(search, food).traces(rows, 2)
 
 
 def _train_and_search_sets(rows: Any) -> None:

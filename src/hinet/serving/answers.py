@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -110,13 +110,20 @@ class Answerer:
         return Nodes(self.model.fitted.codec)
 
     @cached_property
-    def restricted(self) -> Callable[[tuple[str, ...], tuple[str, ...]], Fitted]:
-        """Function that returns the model for some branches without others, or raises HiNetError."""
+    def _restrictions(self) -> dict[tuple[tuple[str, ...], tuple[str, ...]], Fitted]:
+        return {}
 
-        def restricted(within: tuple[str, ...], exclude: tuple[str, ...]) -> Fitted:
-            return self.fitted.restricted(list(within) or None, list(exclude) or None)
-
-        return lru_cache(MAX_RESTRICTIONS)(restricted)
+    def restricted(self, within: tuple[str, ...], exclude: tuple[str, ...]) -> Fitted:
+        """Return the model for some branches without others, or raise HiNetError; the last few are kept."""
+        if not within and not exclude:
+            return self.fitted
+        fitted = self._restrictions.get((within, exclude))
+        if fitted is None:
+            fitted = self.fitted.restricted(list(within) or None, list(exclude) or None)
+            if len(self._restrictions) >= MAX_RESTRICTIONS:
+                self._restrictions.clear()
+            self._restrictions[within, exclude] = fitted
+        return fitted
 
     def answer(self, inputs: Any, question: Question) -> list[Json]:
         """Return the answer to every text or row; a blank text has an empty answer."""
