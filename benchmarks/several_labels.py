@@ -76,7 +76,7 @@ def wordnet() -> dict[str, Any]:
     measured: dict[str, Any] = {}
     for multilabel in (False, True):
         watch = Stopwatch()
-        classifier = HiNetClassifier(taxonomy, validation_fraction=0.05, multilabel=multilabel)
+        classifier = HiNetClassifier(taxonomy, validation_fraction=0.05, multilabel=multilabel, vectors=None)
         classifier.fit(texts, labels)
         seconds = {"seconds": watch.seconds, "processor_seconds": watch.processor_seconds}
         first = [[labels[0].label] for labels in classifier.predict_labels(test_texts)]
@@ -101,7 +101,7 @@ def calibration(name: str) -> dict[str, Any]:
     taxonomy, (rows, labels), (test_rows, test_labels), options = _set_data(name)
     measured: dict[str, Any] = {"rows": len(test_labels)}
     for multilabel, prefix in ((True, ""), (False, "single_label_")):
-        classifier = HiNetClassifier(taxonomy, validation_fraction=0.15, multilabel=multilabel, **options)
+        classifier = HiNetClassifier(taxonomy, validation_fraction=0.15, multilabel=multilabel, vectors=None, **options)
         classifier.fit(rows, labels)
         figures: dict[str, float] = {}
         if multilabel:

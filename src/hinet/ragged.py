@@ -38,6 +38,15 @@ def offsets_of(lengths: Ints) -> NDArray[np.int64]:
     return offsets
 
 
+def evenly_spaced(count: int, max_count: int) -> NDArray[np.int64]:
+    """Return at most ``max_count`` of the first ``count`` numbers, evenly spaced; at least one.
+
+    >>> evenly_spaced(10, 4).tolist(), evenly_spaced(3, 4).tolist()
+    ([0, 3, 6, 9], [0, 1, 2])
+    """
+    return np.linspace(0, count - 1, min(count, max(max_count, 1))).astype(np.int64)
+
+
 def positions(starts: Ints, lengths: Ints) -> NDArray[np.int64]:
     """Return the ranges ``start, start + 1, …`` of the given lengths, concatenated.
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hinet import Layers
 from hinet.engine import DeepExpert, Experts, FusedModel, Groups, WideExpert
 from hinet.engine.model.experts import LabelWeights, Memory
+from hinet.engine.model.experts.neighbours import COSINE_WEIGHT, NEAREST, quantised
 from hinet.engine.model.experts.wide import WEIGHT
 from hinet.engine.model.groups import LabelSpans
 from hinet.ragged import offsets_of
@@ -22,6 +23,7 @@ from hinet.taxonomy import STOP
 from tests.strategies import Path, all_scored
 
 FEATURES, WIDTH = 7, 4
+VECTOR = 3  # the last features are the vector of a text
 Scores = NDArray[np.float64]  # (options,) of one row: the log probability of each option in its group
 
 
@@ -50,7 +52,7 @@ def random_model(layers: Layers, seed: int, *, features: int = FEATURES, sharpne
     """All the experts that the layers allow, with large random weights, so that probabilities differ."""
     random = np.random.default_rng([seed, 2])
     groups = Groups.of(layers)
-    spans = LabelSpans.of(layers)
+    spans = LabelSpans.of(layers).with_paths(layers)
     labels = len(spans.neuron)
     wide = _sparse(random, (features, groups.rows), sharpness)
     prototypes = _sparse(random, (features, labels), sharpness)
@@ -60,10 +62,10 @@ def random_model(layers: Layers, seed: int, *, features: int = FEATURES, sharpne
         wide_of(layers, wide, random.permutation(features), random.standard_normal(groups.rows)),
         _random_deep(random, features, labels, sharpness) if scores_labels else DeepExpert.none(features, 0),
         _prototypes_of(prototypes) if scores_labels else LabelWeights.none(features),
-        Memory.none(),
+        _random_memory(random, len(spans.paths.node)),
         LabelWeights.none(features),
         spans,
-        np.array([0.6, 0.7, *((0.5, 0.4) if scores_labels else (0, 0)), 0, 0], np.float32),
+        np.array([0.6, 0.7, *((0.5, 0.4) if scores_labels else (0, 0)), 0.03 * sharpness, 0], np.float32),
     )
     return Made(FusedModel(layers, experts), wide, prototypes)
 
@@ -135,6 +137,8 @@ def option_scores(made: Made, row: NDArray[np.float32]) -> Scores:
     if mix[3]:
         cosine = (x / max(np.sqrt((x**2).sum()), 1e-6)) @ made.prototypes
         logits += mix[3] * _pooled(made, cosine)
+    if mix[4]:
+        logits += mix[4] * _neighbours(made, row)
     for start, end in pairwise(layers.option_offsets.tolist()):
         group = logits[start:end]
         logits[start:end] = group - group.max() - np.log(np.exp(group - group.max()).sum())
@@ -183,6 +187,34 @@ def _pooled(made: Made, by_label: NDArray[np.float64]) -> NDArray[np.float64]:
         for parent, target in zip(layers.option_parent, layers.option_neuron, strict=True)
     ]
     return np.array([np.logaddexp.reduce(part) for part in scores])
+
+
+def _neighbours(made: Made, row: NDArray[np.float32]) -> NDArray[np.float64]:
+    """(options,) The greatest cosine of an entry of a label that is reached by each option."""
+    layers, memory = made.layers, made.model.experts.neighbours
+    query = quantised(row[None, -VECTOR:])[0].astype(np.float64)
+    entries = memory.vector.astype(np.float64)
+    cosine = entries @ query / np.maximum(np.sqrt((entries**2).sum(1) * max((query**2).sum(), 1)), 1)
+    score_of = dict[int, float]()
+    for node, own in zip(made.model.experts.spans.paths.node[memory.label].tolist(), cosine.tolist(), strict=True):
+        score_of[node] = max(score_of.get(node, -1.0), own)
+    lowest = sorted(score_of.values())[-NEAREST:][0]  # all labels that are farther score alike
+
+    def best(neuron: int, target: int) -> float:
+        if target == STOP:
+            return max(score_of.get(int(layers.node[neuron]), lowest), lowest)
+        options = layers.option_neuron[layers.option_offsets[target] : layers.option_offsets[target + 1]]
+        return max(best(target, following) for following in options.tolist())
+
+    pairs = zip(layers.option_parent.tolist(), layers.option_neuron.tolist(), strict=True)
+    return COSINE_WEIGHT * (np.array([best(*pair) for pair in pairs]) - lowest)
+
+
+def _random_memory(random: np.random.Generator, labels: int) -> Memory:
+    """Return two entries of each label but some, which have none."""
+    label = np.sort(random.choice(labels, 2 * labels))
+    vectors = random.standard_normal((len(label), VECTOR)).astype(np.float32)
+    return Memory.of(vectors, label, np.arange(len(label))).with_growth(0)
 
 
 def _random_deep(random: np.random.Generator, features: int, rows: int, sharpness: float) -> DeepExpert:

@@ -143,7 +143,7 @@ def test_the_tiny_models_call_every_kernel(every: set[str]) -> None:
 
 
 STORY = """
-import csv, sys
+import copy, csv, pickle, sys
 from pathlib import Path
 import numba
 from numba.core import event
@@ -185,7 +185,8 @@ for taxonomy in (tree, dag):
         classifier.fit(texts, labels).calibrate(list(texts) * 10, list(labels) * 10)
         classifier.partial_fit(texts, labels)
         classifier.save(folder / "saved")
-        for each in (classifier, load(folder / "saved"), load(folder / "saved", mapped=False)):
+        copied = copy.deepcopy(classifier), pickle.loads(pickle.dumps(classifier))
+        for each in (classifier, *copied, load(folder / "saved"), load(folder / "saved", mapped=False)):
             each.predict(texts), each.predict(texts, min_confidence=0.5), each.predict_labels(texts, 2)
             each.predict_traces(texts, 2), each.predict_proba(texts), each.score(texts, labels)
     numbers = sp.random_array((30, 12), density=0.4, format="csr", dtype=np.float64, rng=np.random.default_rng(0))

@@ -161,9 +161,9 @@ def test_further_training_keeps_the_weights(trained: FusedModel) -> None:
     assert further.mix.margin == trained.mix.margin
 
 
-def test_it_is_for_trees_with_one_label_per_row() -> None:
+def test_it_is_not_for_dags_with_one_label_per_row() -> None:
     rows, traces, _ = data("dag")
-    with pytest.raises(HiNetError, match="the margin expert is for trees with one label per row; leave it out"):
+    with pytest.raises(HiNetError, match="the margin expert is for trees and for several labels per row; leave it out"):
         fit(rows, traces, SETTINGS)
     assert fit(rows, traces, replace(SETTINGS, margin=None)).mix.margin == 0
 

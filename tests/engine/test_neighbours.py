@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from hinet import Layers, Taxonomy, Traces
-from hinet.data.matrices import MixedRows
+from hinet.data.matrices import MixedRows, SparseMatrix
 from hinet.engine import EngineSettings, Search, ValidationRows, fit
 from hinet.engine.model.experts import Mix
 from hinet.engine.model.experts.neighbours import COSINE_WEIGHT, NEAREST, Memory, nearest_labels, quantised
@@ -20,6 +21,7 @@ from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError
 
 EDGES = [("food", "bread"), ("food", "milk"), ("toys", "car"), ("toys", "train"), ("toys", "kite")]
+SECOND_PARENTS = [("food", "kite"), ("toys", "milk"), ("milk", "train")]
 LABELS = ["bread", "milk", "car", "train"]
 SETTINGS = EngineSettings(members=1, width=4, deep_epochs=1, wide_epochs=1, threads=1, neighbours=3)
 
@@ -30,8 +32,8 @@ def random_rows(count: int, seed: int = 0, unknown: Any = None) -> MixedRows:
     return MixedRows(sparse, random.normal(size=(count, 6)).astype(np.float32), unknown)
 
 
-def trained(**changes: Any) -> FusedModel:
-    layers = Layers.of(Taxonomy.from_edges(EDGES))
+def trained(edges: Sequence[tuple[str, str]] = EDGES, **changes: Any) -> FusedModel:
+    layers = Layers.of(Taxonomy.from_edges(edges), ends=["food", "toys", "milk"])
     rows = random_rows(24)
     titles = TitleColumns(random_rows(3, seed=1).dense, layers.taxonomy.positions(["kite", "bread", "car"]))
     traces = Traces.encode(layers, [LABELS[row % 4] for row in range(24)])
@@ -199,8 +201,69 @@ def test_neighbours_move_with_their_labels() -> None:
     moved = model.transferred(layers, came_from)
     assert moved.experts.neighbours.growth[0] == 3
 
-    def labels(fused: FusedModel) -> list[str]:
-        neurons = fused.experts.spans.neuron[fused.experts.neighbours.label]
-        return sorted(fused.layers.taxonomy.ids[node] for node in fused.layers.node[neurons].tolist())
-
     assert labels(moved) == [label for label in labels(model) if label in {"train", "car", "milk"}]
+
+
+def labels(fused: FusedModel) -> list[str]:
+    """Return the label of every entry."""
+    nodes = fused.experts.spans.paths.node[fused.experts.neighbours.label]
+    return sorted(fused.layers.taxonomy.ids[node] for node in nodes.tolist())
+
+
+def test_entries_of_a_dag_are_those_of_a_tree_with_the_same_labels() -> None:
+    tree, dag = trained(), trained([*EDGES, *SECOND_PARENTS])
+    assert labels(dag) == labels(tree)
+    rows = random_rows(20, seed=5)
+    again = FusedModel.from_arrays(dag.layers, dag.to_arrays())
+    np.testing.assert_array_equal(Search(again).traces(rows).traces.log_p, Search(dag).traces(rows).traces.log_p)
+
+
+def test_a_remembered_row_of_a_dag_counts_on_all_paths_of_its_label() -> None:
+    model, row = trained([*EDGES, *SECOND_PARENTS]), random_rows(1, seed=8)
+    traces = Traces.encode(model.layers, ["train"])
+    assert np.diff(traces.row_offsets).tolist() == [3]
+    search = Search(model).remembering(row, traces, 100)
+    assert labels(search.model).count("train") == labels(model).count("train") + 1
+    found = search.traces(row, model.layers.count_traces())
+    before = Search(model).traces(row, model.layers.count_traces())
+    for path in traces.paths()[0]:
+        now, then = (
+            dict(zip(each.traces.paths()[0], each.traces.log_p, strict=True))[path] for each in (found, before)
+        )
+        assert now > then
+
+
+@pytest.mark.parametrize("to_dag", [True, False])
+def test_neighbours_move_between_trees_and_dags(to_dag: bool) -> None:
+    edges = [EDGES, [*EDGES, *SECOND_PARENTS]]
+    model, other = (trained(each) for each in (edges if to_dag else edges[::-1]))
+    old, new = model.layers.taxonomy, other.layers.taxonomy
+    came_from = np.append(old.positions(new.ids), -1)
+    moved = model.transferred(other.layers, came_from)
+    assert labels(moved) == labels(model)
+    assert moved.mix.neighbours > 0
+    rows = random_rows(3, seed=9)
+    np.testing.assert_array_equal(
+        nearest_labels(rows.dense, moved.experts.neighbours)[1].max(1),
+        nearest_labels(rows.dense, model.experts.neighbours)[1].max(1),
+    )
+    answers = Search(moved).traces(rows, other.layers.count_traces()).traces
+    np.testing.assert_allclose(
+        np.bincount(np.repeat(range(3), np.diff(answers.row_offsets)), np.exp(answers.log_p)), 1, atol=1e-5
+    )
+
+
+def test_a_model_whose_known_labels_all_go_can_be_loaded() -> None:
+    model = trained(EDGES)
+    other = Layers.of(Taxonomy.from_edges([("new", "one"), ("new", "two")]))
+    moved = model.transferred(other, np.full(len(other.taxonomy) + 1, -1))
+    assert not len(moved.experts.neighbours.label)
+    assert moved.mix.neighbours == 0
+    assert FusedModel.from_arrays(other, moved.to_arrays()).mix == moved.mix
+
+
+def test_rows_with_too_few_vector_columns_are_refused() -> None:
+    rows = random_rows(3, seed=9)
+    width = rows.dense.shape[1]
+    with pytest.raises(HiNetError, match=f"rows have {width} dense columns, and the model compares {width + 1}"):
+        SparseMatrix.of(rows).without_last(100, width + 1)

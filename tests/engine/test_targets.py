@@ -51,11 +51,7 @@ def probability_of(targets: Targets, target: int, scores: NDArray[np.float64]) -
 def kernel_cost(targets: Targets, scores: NDArray[np.float64], mix: float = 1.0) -> tuple[float, float]:
     """The cost of targets by the kernels, one entry a row, and its gradient, if logits are ``mix`` times the scores."""
     arrays, layers, groups = targets.arrays, targets.layers, Groups.of(targets.layers)
-    alone = arrays._replace(
-        row_offsets=np.arange(len(arrays.entry_target) + 1),
-        entry_target=arrays.entry_target.copy(),
-        entry_share=arrays.entry_share.copy(),
-    )
+    alone = Targets(layers, arrays._replace(row_offsets=np.arange(len(arrays.entry_target) + 1))).arrays
     said = [np.zeros(0)]
     for target in arrays.entry_target:
         for neuron in arrays.step_group[arrays.step_offsets[target] : arrays.step_offsets[target + 1]]:

@@ -184,7 +184,7 @@ def test_an_exported_model_is_about_as_accurate_and_the_report_gives_both_figure
 
 def test_the_weights_of_experts_left_out_go_to_the_others() -> None:
     model = random_model(some_tree(), 0).model
-    assert exported_part(model).mix == pytest.approx((1.2, 0, 1.0, 0, 0, 0), abs=1e-6)
+    assert exported_part(model).mix == pytest.approx((2.23 * 6 / 11, 0, 2.23 * 5 / 11, 0, 0, 0), abs=1e-6)
     wide = FusedModel(model.layers, model.experts._replace(mix=np.array(Mix(wide=1), np.float32)))
     with pytest.raises(HiNetError, match="has neither a deep nor a flat expert"):
         exported_part(wide)

@@ -227,7 +227,7 @@ def _train_and_search(edges: list[tuple[str, str]], rows: Any) -> None:
 def _train_and_search_sets(rows: Any) -> None:
     layers = Layers.of(Taxonomy.from_edges(EDGES + SECOND_PARENT), multilabel=True)
     traces = Traces.encode_sets(layers, [{label, "car"} for label in LABELS])
-    settings = replace(SMALL, flat=True)
+    settings = replace(SMALL, flat=True, margin=True)
     search = Search(fit(rows, traces, settings, valid=ValidationRows(rows, traces), watch=True), threads=1)
     search.traces(rows, 2, least=0.01)
     search.label_probabilities(rows)

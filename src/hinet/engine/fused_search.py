@@ -363,12 +363,10 @@ class Search(Predictor):
         """
         experts = self.model.experts
         memory, columns = experts.neighbours, self.text_vectors(rows)
-        ends = np.append(traces.neurons, 0)[traces.offsets[1:] - 1].astype(np.int64)
-        label = experts.spans.labels_at(np.where(np.diff(traces.offsets) > 0, ends, 0))
-        count = np.diff(traces.row_offsets)
-        owner = np.repeat(np.arange(len(traces)), count)
-        single = np.flatnonzero(count[owner] == 1)  # training also leaves the others out
-        owner, label = owner[single], label[single]
+        row = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
+        owner, node = np.unique(np.stack([row, traces.end_nodes]), axis=1)  # a label may have several traces
+        single = np.flatnonzero(np.bincount(owner, minlength=len(traces))[owner] == 1)  # as in training
+        owner, label = owner[single], experts.spans.paths.labels_of(node[single])
         mix = experts.mix.copy()
         if limit is None:
             mix[NEIGHBOURS] = max(mix[NEIGHBOURS], MIN_MEMORY_WEIGHT)

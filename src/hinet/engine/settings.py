@@ -54,6 +54,7 @@ SET_DROPOUT = 0.6
 SET_FEATURE_DROPOUT = 0.1
 SET_MEMBERS = 6
 SET_WIDTH = 256
+SET_DEEP_WIDTH = 64  # hidden units of the deep expert next to the flat one and margins, which count more
 
 _COUNT = whole(1)
 _DROPOUT = real(0, below=1)
@@ -109,8 +110,8 @@ class EngineSettings:
         Whether to train the flat expert. By default it is trained for trees with few labels and many rows per label;
         with several labels per row, if neither are too many.
     margin : bool, optional
-        Whether to train the margin expert, a linear support vector machine for each label of a tree. By default it is
-        trained for long rows if labels are few enough.
+        Whether to train the margin expert, a linear support vector machine for each label. By default it is trained for
+        long rows if labels are few enough; with several labels per row, if there is a flat expert, too.
     prior_strength : float, optional
         Strength of the logit adjustment, which depends on the share of each option in its group.
     neighbours : int
@@ -204,9 +205,9 @@ class EngineSettings:
         """Return the learning rate of the wide expert for rows with ``features`` features on average."""
         return self.wide_rate or WIDE_RATE * _long_row_factor(features)
 
-    def wants_wide(self, *, flat: bool) -> bool:
-        """Return whether to train the wide expert, given whether a flat one is trained."""
-        return self.wide and not (self.is_quick and flat)
+    def wants_wide(self, *, flat: bool, margin_of_sets: bool = False) -> bool:
+        """Return whether to train the wide expert, given the others; the margin of sets of labels replaces it."""
+        return self.wide and not (self.is_quick and flat) and not margin_of_sets
 
     @property
     def is_quick(self) -> bool:
@@ -233,13 +234,20 @@ class EngineSettings:
             return enough and not self.two_layers and not self.is_quick
         return layers.is_tree and labels <= MAX_FLAT_LABELS and rows >= MIN_FLAT_ROWS * labels
 
-    def wants_margin(self, labels: int, values: int, rows: int, features: int, layers: Layers) -> bool:
-        """Return whether to train the margin expert on ``rows`` rows with ``values`` non-zero values."""
-        possible = layers.is_tree and not layers.multilabel
+    def wants_margin(
+        self, labels: int, values: int, rows: int, features: int, layers: Layers, *, flat: bool = False
+    ) -> bool:
+        """Return whether to train the margin expert on ``rows`` rows with ``values`` non-zero values.
+
+        With several labels per row, it comes in addition to a ``flat`` expert.
+        """
+        possible = layers.is_tree  # as is every DAG with several labels per row
         if self.margin and not possible:
-            raise HiNetError("the margin expert is for trees with one label per row; leave it out")
+            raise HiNetError("the margin expert is for trees and for several labels per row; leave it out")
         if self.margin is not None:
             return self.margin
+        if layers.multilabel:
+            return flat and values > LONG_ROW * rows
         few = labels * features <= MAX_MARGIN_WEIGHTS and labels * values <= MAX_MARGIN_PRODUCTS
         return possible and few and values > LONG_ROW * rows and not self.is_quick
 

@@ -156,7 +156,7 @@ def exported_part(model: FusedModel) -> FusedModel:
             "the model has neither a deep nor a flat expert, and others cannot be exported; train a deep one"
         )
     shared = (mix * (model.experts.mix.sum() / mix.sum())).astype(np.float32)
-    return replace(model, experts=model.experts._replace(mix=shared))
+    return replace(model, experts=model.experts._replace(mix=shared)).without_memory()
 
 
 def _active_experts(model: FusedModel) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ parents, so one path is as informative as all. ``other_parents`` has the others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -100,6 +100,10 @@ class Layers:
 
     def __post_init__(self) -> None:
         freeze(self.node, self.ends, self.layer_offsets, self.option_offsets, self.option_neuron)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy the fields alone: arrays of a copy are read-only as well, so that kernels are not compiled for it."""
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))
 
     @classmethod
     def of(cls, taxonomy: Taxonomy, ends: Iterable[str] | None = None, *, multilabel: bool = False) -> Layers:

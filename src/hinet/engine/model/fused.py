@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.column_kernels import merge_columns
-from hinet.engine.model.experts import EXPERTS, SCORES_LABELS, Experts, Mix
-from hinet.engine.model.experts.neighbours import with_nearest
+from hinet.engine.model.experts import EXPERTS, NEIGHBOURS, SCORES_LABELS, Experts, Memory, Mix
+from hinet.engine.model.experts.deep import with_ignored_feature
+from hinet.engine.model.experts.neighbours import NEIGHBOUR_RECORD, with_nearest
 from hinet.engine.model.experts.record import Parts, RowFeatures
 from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.model.transfer import Transfer
@@ -102,16 +103,20 @@ class FusedModel:
     @property
     def features(self) -> int:
         """Number of features of a row."""
-        return len(self.experts.deep.embedding if self.merged is None else self.merged)
+        own = len(self.experts.deep.embedding if self.merged is None else self.merged)
+        return own + self.experts.neighbours.private_columns
 
     def read(self, rows: SparseMatrix, unknown: NDArray[Any] | None = None) -> SparseMatrix:
         """Return rows with the features of the experts and their nearest labels, if neighbours count.
 
         ``unknown`` has the share of unknown n-grams of each row.
         """
-        if self.merged is not None:
-            rows = with_merged(rows, self.merged, len(self.experts.deep.embedding))
-        return with_nearest(rows, self.features, self.experts.neighbours, unknown) if self.mix.neighbours else rows
+        memory = self.experts.neighbours
+        if self.mix.neighbours:
+            rows = with_nearest(rows, self.features, memory, unknown)
+        if memory.private_columns:
+            rows = rows.without_last(self.features, memory.private_columns)
+        return rows if self.merged is None else with_merged(rows, self.merged, len(self.experts.deep.embedding))
 
     @property
     def mix(self) -> Mix:
@@ -154,7 +159,9 @@ class FusedModel:
         """Return the model of layers and named arrays, such as the ``state_dict`` of a torch network."""
         groups = Groups.of(layers)
         spans = LabelSpans.of(layers)
-        sizes = _checked_sizes(arrays, layers, groups, len(spans.neuron))
+        if NEIGHBOUR_RECORD.key in arrays:
+            spans = spans.with_paths(layers)
+        sizes = _checked_sizes(arrays, layers, groups, spans)
         read = {
             record.name: (record.read(arrays) if record.key in arrays else record.empty(sizes)) for record in EXPERTS
         }
@@ -174,6 +181,16 @@ class FusedModel:
             raise HiNetError("a 'slope' above 1 and the array 'offset' are for models of several labels per row")
         return cls(layers, experts, odds_scale=odds_scale, odds_offset=odds_offset, merged=merged)
 
+    def without_memory(self) -> FusedModel:
+        """Return the model without neighbours, for rows of the same features; no expert reads their private columns."""
+        columns, experts = self.experts.neighbours.private_columns, self.experts._replace(neighbours=Memory.none())
+        if not columns:
+            return replace(self, experts=experts)
+        deep, flat = (with_ignored_feature(expert) for expert in (experts.deep, experts.flat))
+        numbers = np.arange(len(experts.deep.embedding)) if self.merged is None else self.merged
+        merged = np.append(numbers, np.full(columns, len(experts.deep.embedding))).astype(np.int32)
+        return replace(self, experts=experts._replace(deep=deep, flat=flat), merged=merged)
+
     def contributions(self, row: SparseMatrix, neuron: int, read: SparseMatrix | None = None) -> Parts:
         """Return what each feature of a one-row matrix adds to the logits of the group below ``neuron``.
 
@@ -181,29 +198,37 @@ class FusedModel:
         """
         read = self.read(row) if read is None else read
         features, values = row.entries(self.features)
+        shared = features < self.features - self.experts.neighbours.private_columns
+        numbers = features.copy()
         if self.merged is not None:
-            features = self.merged[features].astype(np.int64)
+            numbers[shared] = self.merged[features[shared]]
         length = np.sqrt(max(float(np.square(read.data, dtype=np.float64).sum()), MIN_SQUARE))
         low, high = self.groups.first_row[neuron : neuron + 2].tolist()
         by_feature, rest = np.zeros((high - low, len(features))), np.zeros(high - low)
         for record, weight in zip(EXPERTS, self.mix, strict=True):
             if weight:
-                expert = getattr(self.experts, record.name)
-                features_of_row = RowFeatures(features, values, float(length), read)
+                expert, seen = getattr(self.experts, record.name), shared
+                if record is NEIGHBOUR_RECORD:
+                    seen = np.ones(len(features), bool)
+                features_of_row = RowFeatures(numbers[seen], values[seen], float(length), read)
                 parts = record.contributions(expert, features_of_row, neuron, self.groups, self.experts.spans)
-                by_feature += weight * parts.by_feature
+                by_feature[:, seen] += weight * parts.by_feature
                 rest += weight * parts.rest
         return Parts(by_feature, rest)
 
     def transferred(self, layers: Layers, came_from: NDArray[np.int64]) -> FusedModel:
         """Return the model over other layers; ``came_from`` has the old node of each new one, or -1."""
         experts, spans = self.experts, LabelSpans.of(layers)
+        if len(experts.neighbours.label):
+            spans = spans.with_paths(layers)
         transfer = Transfer.between(self.layers, experts.spans, layers, spans, came_from)
         moved = {record.name: record.transfer(getattr(experts, record.name), transfer) for record in EXPERTS}
         mix = experts.mix.copy()
         if not transfer.has_labels and mix[~SCORES_LABELS].sum() > 0:  # the other experts get the weight of these
             mix[~SCORES_LABELS] *= mix.sum() / mix[~SCORES_LABELS].sum()
             mix[SCORES_LABELS] = 0
+        if NEIGHBOUR_RECORD.is_empty(moved[NEIGHBOUR_RECORD.name]):
+            mix[NEIGHBOURS] = 0
         model = replace(self, layers=layers, experts=Experts(**moved, spans=spans, mix=mix))
         keeps = layers.taxonomy.is_tree or layers.multilabel
         return model if keeps else replace(model, odds_scale=1.0, trust=None)
@@ -222,7 +247,9 @@ def with_merged(rows: SparseMatrix, numbers: NDArray[np.int32], count: int) -> S
     return rows._replace(indptr=indptr, indices=indices, data=data)
 
 
-def _checked_sizes(arrays: Mapping[str, NDArray[Any]], layers: Layers, groups: Groups, labels: int) -> dict[str, int]:
+def _checked_sizes(
+    arrays: Mapping[str, NDArray[Any]], layers: Layers, groups: Groups, spans: LabelSpans
+) -> dict[str, int]:
     """Return the sizes of arrays that fit their schemas, or raise HiNetError."""
     bias = arrays.get("head.bias")
     if bias is not None and bias.ndim == 1 and len(bias) != groups.rows:
@@ -230,7 +257,8 @@ def _checked_sizes(arrays: Mapping[str, NDArray[Any]], layers: Layers, groups: G
             f"the arrays have {len(bias):,} rows of output weights, the layers {groups.rows:,}; "
             "they belong to another taxonomy"
         )
-    sizes = {"neurons": len(layers.node), "rows": groups.rows, "labels": labels}
+    sizes = {"neurons": len(layers.node), "rows": groups.rows, "labels": len(spans.neuron)}
+    sizes["remembered_labels"] = len(spans.paths.node)
     for record in EXPERTS:
         if record.key in arrays or record.required:
             sizes |= check_arrays(arrays, record.schema(arrays), sizes)

@@ -65,6 +65,37 @@ class Groups(NamedTuple):
         return np.repeat(np.arange(len(self.first_row) - 1), np.diff(self.first_row))
 
 
+class LabelPaths(NamedTuple):
+    """The options on all paths to each label, in a tree or a DAG; experts that compare texts need them."""
+
+    node: NDArray[np.int64]  # (labels,) as in LabelSpans, or ascending in a DAG
+    offsets: NDArray[np.int64]  # (labels + 1,) the options of each label
+    option: NDArray[np.int64]  # ascending within a label
+
+    @classmethod
+    def none(cls) -> LabelPaths:
+        """Return the paths of no labels."""
+        return cls(np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64))
+
+    @classmethod
+    def of(cls, layers: Layers, spans: LabelSpans) -> LabelPaths:
+        """Return the paths of all labels."""
+        has_one_path = layers.taxonomy.is_tree or layers.multilabel
+        labels = layers.node[spans.neuron] if has_one_path else np.unique(layers.node[layers.ends])
+        nodes, each = labels.astype(np.int64), np.arange(len(labels) + 1)
+        targets = Targets.of_sets(layers, nodes, each) if layers.multilabel else Targets.of_labels(layers, nodes, each)
+        bounds = targets.arrays.choice_offsets[targets.arrays.step_offsets]  # (targets + 1,)
+        option, counts = gather(targets.choice_options(), bounds, targets.arrays.entry_target)
+        label = np.repeat(each[:-1], counts)
+        return cls(nodes, offsets_of(counts), option[np.lexsort((option, label))].astype(np.int64))
+
+    def labels_of(self, nodes: Ints) -> Ints64:
+        """Return the label of each node; -1 if it is not a label."""
+        order = np.argsort(self.node)
+        index = order[np.minimum(np.searchsorted(self.node, nodes, sorter=order), len(order) - 1)]
+        return np.where(self.node[index] == nodes, index, -1)
+
+
 class LabelSpans(NamedTuple):
     """Labels in an order in which those below any option are consecutive; only for layers that are a tree.
 
@@ -77,6 +108,7 @@ class LabelSpans(NamedTuple):
     other_offsets: NDArray[np.int64]  # (neurons + 1,)
     other: NDArray[np.int64]  # labels below each neuron's node outside its span
     overlaps: NDArray[np.bool_]  # (neurons,) whether a label is below two options of the group
+    paths: LabelPaths = LabelPaths.none()
 
     @classmethod
     def of(cls, layers: Layers) -> LabelSpans:
@@ -114,6 +146,10 @@ class LabelSpans(NamedTuple):
         nothing, no_labels = np.zeros(len(layers.option_neuron), np.int64), np.zeros(0, np.int64)
         neurons = len(layers.node)
         return cls(no_labels, nothing, nothing, np.zeros(neurons + 1, np.int64), no_labels, np.zeros(neurons, bool))
+
+    def with_paths(self, layers: Layers) -> LabelSpans:
+        """Return the same with the paths of all labels."""
+        return self._replace(paths=LabelPaths.of(layers, self))
 
     def upper_nodes(self, layers: Layers) -> tuple[Ints64, Ints64, Ints64]:
         """Return the nodes at or above each label, from the lowest up, as spans of the labels below them.
@@ -198,7 +234,7 @@ class TargetArrays(NamedTuple):
     choice_next: NDArray[np.int64]  # (choices,) next step, counted within the target, or END
 
     def end_neurons(self) -> NDArray[np.int64]:
-        """Return the neuron that each target of a tree ends at."""
+        """Return the deepest neuron that each target ends at."""
         return self.step_group[self.step_offsets[1:] - 1]
 
 

@@ -72,27 +72,40 @@ class Transfer(NamedTuple):
     old_groups: Groups
     label: Ints  # (new labels,) old label, or NONE
     old_labels: int  # number of old labels
+    remembered: Ints  # (old labels with paths,) the new label of each old one, or NONE; also in DAGs
 
     @property
     def new_label(self) -> Ints:
         """(old labels,) The new label of each old one, or NONE."""
-        new = np.full(self.old_labels, NONE, np.int64)
-        new[self.label[self.label >= 0]] = np.flatnonzero(self.label >= 0)
-        return new
+        return _inverse(self.label, self.old_labels)
 
     @property
     def has_labels(self) -> bool:
-        """Whether both taxonomies have labels that experts can score: DAGs do not."""
+        """Whether both taxonomies have labels that experts can pool: DAGs do not."""
         return len(self.label) > 0 and self.old_labels > 0
 
     @classmethod
     def between(cls, old: Layers, old_spans: LabelSpans, new: Layers, spans: LabelSpans, came_from: Ints) -> Transfer:
         """Return the transfer between layers; ``came_from`` has the old node of each new one, or NONE."""
-        old_label = np.full(len(old.taxonomy) + 1, NONE, np.int64)
-        old_label[old.node[old_spans.neuron]] = np.arange(len(old_spans.neuron))
-        old_label[-1] = NONE
-        rows = OutputTransfer.between(old, new, came_from)
-        return cls(rows, Groups.of(old), old_label[came_from[new.node[spans.neuron]]], len(old_spans.neuron))
+        rows, old_paths = OutputTransfer.between(old, new, came_from), old_spans.paths
+        label = _old_labels(old, old.node[old_spans.neuron].astype(np.int64), came_from[new.node[spans.neuron]])
+        remembered = _inverse(_old_labels(old, old_paths.node, came_from[spans.paths.node]), len(old_paths.node))
+        return cls(rows, Groups.of(old), label, len(old_spans.neuron), remembered)
+
+
+def _old_labels(old: Layers, labels: Ints, nodes: Ints) -> Ints:
+    """Return the old label at each old node, or NONE; ``labels`` are the nodes of all old labels."""
+    old_label = np.full(len(old.taxonomy) + 1, NONE, np.int64)
+    old_label[labels] = np.arange(len(labels))
+    old_label[-1] = NONE
+    return old_label[nodes]
+
+
+def _inverse(label: Ints, count: int) -> Ints:
+    """(count,) Return the new label of each old one, given the old label of each new one."""
+    new = np.full(count, NONE, np.int64)
+    new[label[label >= 0]] = np.flatnonzero(label >= 0)
+    return new
 
 
 def _neurons_from(old: Layers, new: Layers, came_from: Ints) -> Ints:

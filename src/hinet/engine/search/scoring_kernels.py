@@ -75,7 +75,7 @@ def score_group(rows, row, neuron, groups, experts, mix, reading, index, logits)
         add_wide(rows, row, neuron, groups, experts.wide, mix[WIDE], logits)
     add_labels(neuron, groups, experts.spans, mix, reading, index, logits)
     if mix[NEIGHBOURS] != 0:
-        add_nearest(rows, row, neuron, groups, experts.spans, mix[NEIGHBOURS], logits)
+        add_nearest(rows, row, neuron, groups, experts.spans.paths, mix[NEIGHBOURS], logits)
 
 
 @inlined
@@ -85,7 +85,7 @@ def score_listed(rows, row, neuron, groups, experts, listing, reading, index, lo
     add_listed(rows, row, neuron, groups, experts.wide, experts.mix[WIDE], listing, reading.sink, logits)
     add_labels(neuron, groups, experts.spans, experts.mix, reading, index, logits)
     if experts.mix[NEIGHBOURS] != 0:
-        add_nearest(rows, row, neuron, groups, experts.spans, experts.mix[NEIGHBOURS], logits)
+        add_nearest(rows, row, neuron, groups, experts.spans.paths, experts.mix[NEIGHBOURS], logits)
 
 
 @inlined
@@ -108,7 +108,9 @@ def add_labels(neuron, groups, spans, mix, reading, index, logits):
         add_pooled(neuron, groups, spans, mix[FLAT], reading.flat, shift, logits)
     if mix[PROTOTYPES] != 0:
         add_pooled(neuron, groups, spans, mix[PROTOTYPES], reading.prototypes, shift, logits)
-    if mix[MARGIN] != 0:
+    if mix[MARGIN] != 0 and groups.several:
+        add_chances(neuron, groups, spans, mix[MARGIN], reading.margin, shift, logits)
+    elif mix[MARGIN] != 0:
         add_pooled(neuron, groups, spans, mix[MARGIN], reading.margin, shift, logits)
 
 

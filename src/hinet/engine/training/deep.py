@@ -14,7 +14,7 @@ from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts import DeepExpert, Floats
 from hinet.engine.model.groups import LabelSpans, Targets
 from hinet.engine.model.transfer import INACTIVE_BIAS, NEW_OPTION_BIAS
-from hinet.engine.settings import Dropout, EngineSettings, MemoryPlan, plan_memory
+from hinet.engine.settings import SET_DEEP_WIDTH, Dropout, EngineSettings, MemoryPlan, plan_memory
 from hinet.engine.training.deep_kernels import train_deep, train_flat
 from hinet.engine.training.jobs import Arrays, Averaged, ExpertTraining, Job, RowChunk
 from hinet.engine.training.rows import SMOOTHING, TrainingContext, TrainingRows, TrainingSet, read_directly
@@ -235,7 +235,9 @@ class DeepTraining(ExpertTraining):
         context = self.context
         if context.start is not None:
             return context.start.experts.deep.width
-        return context.settings.width_for(context.members, int(context.layers.ends.sum()))
+        width = context.settings.width_for(context.members, int(context.layers.ends.sum()))
+        is_minor = context.layers.multilabel and context.has_flat and context.has_margin
+        return min(width, SET_DEEP_WIDTH) if is_minor and context.settings.width is None else width
 
     def memory(self) -> MemoryPlan:
         """Return the memory of all members, and of the units of titles."""

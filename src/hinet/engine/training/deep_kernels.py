@@ -14,7 +14,6 @@ import numpy as np
 from hinet.compiled import inlined, kernel
 from hinet.engine.model.column_kernels import random_offset
 from hinet.engine.model.experts.deep import logit_of
-from hinet.engine.model.log_kernels import log_some
 from hinet.engine.training.target_kernels import allocate_scratch, grads_of_row, list_groups, rate_at
 
 F4 = np.float32
@@ -303,7 +302,7 @@ def train_flat(rows, targets, chunk, masks, deep, accumulators):
                 grad[:, label] = deep.bias[label]
         for lane in range(len(chosen)):
             if targets.several:
-                cost += grads_of_label_set(chosen[lane], targets, grad[lane])
+                cost += grads_of_label_set(chosen[lane], targets, grad[lane], work_labels)
             else:
                 cost += grads_of_labels(chosen[lane], targets, grad[lane], work_labels)
         for label in range(labels):
@@ -394,23 +393,37 @@ def add_upper_grads(label, share, targets, scores, work_labels):
 
 
 @inlined
-def grads_of_label_set(row, targets, logits):
+def grads_of_label_set(row, targets, logits, work_labels):
     """Turn the logits of all labels into their gradients; return the cost of the row.
 
-    Every row has at least one label, like a group of exhaustive options.
+    Every row has at least one label, like a group of exhaustive options. Loops are separate where a call would keep
+    them from being vectorised.
     """
-    shift, weight = log_some(logits, 0, len(logits)), targets.share[targets.offsets[row]]
-    cost, scale = shift, weight * np.exp(-shift)
+    powers, weight = work_labels.node_grad, targets.share[targets.offsets[row]]
+    cost, some = 0.0, F4(0)
     for entry in range(targets.offsets[row], targets.offsets[row + 1]):
         cost -= logits[targets.label[entry]]
     for label in range(len(logits)):
-        cost += max(logits[label], F4(0)) + np.log1p(np.exp(-abs(logits[label])))
+        powers[label] = -abs(logits[label])
+    exponentials(powers, F4(0), work_labels.powers)
     for label in range(len(logits)):
-        power = np.exp(-abs(logits[label]))
-        logits[label] = scale * (F4(1) if logits[label] >= 0 else power) / (F4(1) + power)
+        some += max(logits[label], F4(0)) + log_of_one_plus(powers[label])
+    shift = np.log(-np.expm1(-some))
+    scale = weight * np.exp(-shift)
+    for label in range(len(logits)):
+        logits[label] = scale * (F4(1) if logits[label] >= 0 else powers[label]) / (F4(1) + powers[label])
     for entry in range(targets.offsets[row], targets.offsets[row + 1]):
         logits[targets.label[entry]] -= weight
-    return weight * cost
+    return weight * (cost + some + shift)
+
+
+@inlined
+def log_of_one_plus(power):
+    """Return the logarithm of 1 plus a number between 0 and 1, to six digits."""
+    ratio = power / (F4(2) + power)
+    square = ratio * ratio
+    rest = F4(0.33333333) + square * (F4(0.2) + square * (F4(0.14285714) + square * F4(0.11111111)))
+    return F4(2) * ratio * (F4(1) + square * rest)
 
 
 @inlined

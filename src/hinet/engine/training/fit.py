@@ -144,14 +144,16 @@ def _mix_from_holdout(data: PlanInput) -> Blend:
     order = np.random.default_rng(data.settings.seed).permutation(data.rows.shape[0] - titles)
     held_out = np.sort(order[: len(order) // HOLDOUT_SHARE])
     rest = np.setdiff1d(np.arange(data.rows.shape[0]), held_out)
-    rows, held_rows = data.rows[rest], data.rows[held_out]
+    rows, held_rows, later = data.rows[rest], data.rows[held_out], None
     if data.vectors is not None and data.settings.neighbours:  # these count more for texts with unknown words
-        held_rows = without_unseen(held_rows, seen_features(rows), data.vectors.words)
+        later = without_unseen(held_rows, seen_features(rows), data.vectors.words)
+        if not data.vectors.private:
+            held_rows = later
     part = data._replace(
         rows=rows,
         traces=data.traces.take(rest),
         sample_weight=None if data.sample_weight is None else data.sample_weight[rest],
-        valid=ValidationRows(held_rows, data.traces.take(held_out)),
+        valid=ValidationRows(held_rows, data.traces.take(held_out), later),
     )
     plan = part.plan()
     _train(part, plan, SilentProgress(), None, 0.0, False, None)

@@ -2,14 +2,15 @@
 
 Prototypes are the mean rows of labels, which are used if validation rows gain by them. Margins are trained for each
 label against all others, independently, in any number of threads: an L2-regularised squared hinge by dual coordinate
-descent, which updates the dual variable of one row at a time (Hsieh et al., 2008).
+descent, which updates the dual variable of one row at a time (Hsieh et al., 2008). Those of sets of labels are in
+:mod:`hinet.engine.training.set_margins`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -22,8 +23,10 @@ from hinet.engine.model.column_kernels import MIX, mean_sizes
 from hinet.engine.model.experts import Floats, LabelWeights
 from hinet.engine.model.groups import LabelSpans, Targets
 from hinet.engine.settings import MAX_FLAT_LABELS, MemoryPlan
+from hinet.engine.training.deep import LabelTargets
 from hinet.engine.training.jobs import Arrays, ExpertTraining, Job
 from hinet.engine.training.rows import TrainingContext
+from hinet.engine.training.set_margins import SetMargins, SetRows, memory_of_sets
 from hinet.engine.training.wide_kernels import shuffle
 from hinet.ragged import offsets_of
 
@@ -220,24 +223,21 @@ class _LabelsJob(Job):
 class MarginTraining(ExpertTraining):
     """The training of the margin expert; further training keeps its weights."""
 
-    kernels = (train_margin,)
+    kernels = (train_margin, *SetMargins.kernels)
 
     def __init__(self, context: TrainingContext) -> None:
         self._context = context
 
     @classmethod
     def of(cls, context: TrainingContext) -> Self | None:
-        """Return the training for a tree with one label per row; a part of a stream is not enough."""
-        if context.start is not None:
-            return cls(context) if context.start.mix.margin else None
-        if not context.rows.is_whole:
-            return None
-        rows, labels = context.data.rows, len(context.spans.neuron)
-        size = labels, len(rows.indices), rows.row_count, context.features
-        return cls(context) if context.settings.wants_margin(*size, context.layers) else None
+        """Return the training, or None without a margin expert."""
+        return cls(context) if context.has_margin else None
 
     def memory(self) -> MemoryPlan:
-        """Return the memory of the weights of all labels and features."""
+        """Return the memory of the weights of all labels and features; with sets of labels, of those that count."""
+        if self._context.layers.multilabel and not self._context.start:
+            entries = len(self._context.rows.targets.arrays.entry_target)
+            return memory_of_sets(self._context.data.rows, len(self._context.spans.neuron), entries)
         weights = 0 if self._context.start else 4 * len(self._context.spans.neuron) * self._context.features
         return MemoryPlan(weights, 0, 0, 3 * weights)
 
@@ -246,6 +246,8 @@ class MarginTraining(ExpertTraining):
         context = self._context
         if context.start is not None:
             return []
+        if context.layers.multilabel:
+            return self._sets.jobs()
         labels = len(context.spans.neuron)
         self._data = LabelledRows.of(context)
         self._weights = np.zeros((labels, context.features), np.float32)
@@ -256,6 +258,17 @@ class MarginTraining(ExpertTraining):
             for number, part in enumerate(parts, start=1)
         ]
 
+    @cached_property
+    def _sets(self) -> SetMargins:
+        """The training if rows have sets of labels."""
+        context, labels = self._context, len(self._context.spans.neuron)
+        targets = LabelTargets.of(context.targets, context.spans, np.zeros(labels), context.settings)
+        row = np.repeat(np.arange(len(context.targets)), np.diff(targets.offsets))
+        arrays = context.targets.arrays
+        share = arrays.entry_share[arrays.row_offsets[:-1]]  # a row has one target, its set
+        data = SetRows.of(context.data.rows, context.features, targets.label, row, share, labels)
+        return SetMargins(data, context.settings.seed)
+
     def trained(self) -> LabelWeights:
         """Return the weights in logits, without those that hardly count.
 
@@ -263,6 +276,8 @@ class MarginTraining(ExpertTraining):
         """
         if self._context.start is not None:
             return self._context.start.experts.margin
+        if self._context.layers.multilabel:
+            return self._sets.trained()
         count = np.bincount(self._data.label, minlength=len(self._bias))
         usual = mean_sizes(self._context.data.rows, np.arange(self._context.features, dtype=np.int32))
         logits = self._weights.T * np.float32(LOGITS_PER_MARGIN)  # (f, labels)

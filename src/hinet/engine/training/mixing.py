@@ -13,6 +13,7 @@ from hinet.engine.model.experts import EXPERTS, MARGIN, NEIGHBOURS, Experts, Flo
 from hinet.engine.model.groups import Groups, Targets
 from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.training.jobs import ExpertTraining
+from hinet.engine.training.neighbours import FEW_ROWS
 from hinet.engine.training.rows import TrainingContext
 from hinet.engine.training.target_kernels import max_sizes, mixed_cost
 
@@ -20,6 +21,9 @@ MAX_ROWS = 4_000  # validation rows used
 PRIOR = 4.0  # cost of the squared distance from the start, in rows: a few correct rows say little
 MIN_WEIGHT = 1e-3  # smaller weights become zero: the expert is not worth its time
 USUAL_MARGIN, REST = 0.35, 0.7  # weight of the margin expert in the mix, and the factor of the others with it
+FEW_ROWS_NEIGHBOURS = 0.5  # weight of neighbours with few rows
+FEW_ROWS_SCALE = 0.6  # factor of all weights then, as few rows make experts too sure
+SETS_WITH_MARGIN = Mix(deep=0.1, flat=0.4, margin=0.55)
 CANDIDATE_WEIGHT = 0.2  # weight of a candidate in the mix before it is learned
 GROWTHS = (0.0, 2.0, 5.0, 10.0, 20.0)  # growths of the weight of neighbours with unknown words that are tried
 MIN_GAIN, MIN_TOTAL_GAIN = 0.002, 1.0  # minimum gain in cost per validation row, and in total, to add a candidate
@@ -45,8 +49,10 @@ def usual_mix(
     """Return the default mix, without validation rows.
 
     The wide expert gets more weight for long rows, and less with vectors of texts, which it does not read. With several
-    labels per row the flat expert gets most weight.
+    labels per row the flat expert gets most weight, and margins more than it.
     """
+    if flat and several and margin:
+        return np.array(SETS_WITH_MARGIN, np.float32)
     if flat and several:
         chosen = Mix(deep=0.1, wide=0.2, flat=0.7) if wide else Mix(deep=0.2, flat=0.8)
     elif flat and wide:
@@ -86,11 +92,12 @@ class MixCost:
             chosen = np.flatnonzero(targets.are_taken(counts)[arrays.entry_target])
         if len(chosen) > MAX_ROWS:
             chosen = chosen[np.linspace(0, len(chosen) - 1, MAX_ROWS).astype(np.int64)]
-        self._targets = arrays._replace(
+        alone = arrays._replace(
             row_offsets=np.arange(len(chosen) + 1),
             entry_target=arrays.entry_target[chosen],
             entry_share=arrays.entry_share[chosen],
         )
+        self._targets = Targets(targets.layers, alone).arrays  # read-only as in calibration: one compiled kernel
         self._groups, self._sizes = groups, max_sizes(self._targets, groups)
         self._logits = expert_logits(rows, entry_row[chosen], self._targets, groups, experts)
         self._rows = max(len(chosen), 1)
@@ -141,7 +148,49 @@ def _minimum(
 
 
 def blend(context: TrainingContext, experts: Experts, trainings: Mapping[str, ExpertTraining]) -> Blend:
-    """Return the mix with the lowest cost on validation rows, with candidates that lower it enough."""
+    """Return the mix with the lowest cost on validation rows, with candidates that lower it enough.
+
+    If only neighbours read vectors, the mix of the other experts is learned without them.
+    """
+    if context.later is None:
+        return _blend_all(context, experts, trainings)
+    mix = experts.mix.copy()
+    mix[NEIGHBOURS] = 0
+    others = _blend_all(context, experts._replace(mix=mix), trainings)
+    mix = others.mix.copy()
+    mix[NEIGHBOURS] = experts.mix[NEIGHBOURS]
+    return others._replace(mix=_with_private_neighbours(context, blended(experts, others, trainings)._replace(mix=mix)))
+
+
+def _with_private_neighbours(context: TrainingContext, experts: Experts) -> Floats:
+    """Return the mix with the weight of neighbours that later texts choose, or without them if they do not help.
+
+    Rows that are held out of few rows cannot choose a weight: they are too few, and their words too well known.
+    """
+    assert context.valid is not None
+    assert context.later is not None
+    mix, others = experts.mix.copy(), experts.mix.copy()
+    others[NEIGHBOURS] = 0
+    cost_of = MixCost(context.later, context.valid[1], context.groups, experts, context.counts)
+    if context.row_count < FEW_ROWS:
+        few = np.float32(FEW_ROWS_SCALE) * others
+        without = min(cost_of(each.astype(np.float64))[0] for each in (others, few))
+        mix = few.copy()
+        mix[NEIGHBOURS] = FEW_ROWS_SCALE * FEW_ROWS_NEIGHBOURS
+        return mix if cost_of(mix.astype(np.float64))[0] < without else others
+
+    def cost(weight: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        tried = others.astype(np.float64)
+        tried[NEIGHBOURS] = weight[0]
+        value, gradient = cost_of(tried)
+        return value, gradient[[NEIGHBOURS]]
+
+    weight, lowest = _minimum(cost, cost_of.start[[NEIGHBOURS]])
+    mix[NEIGHBOURS] = weight[0]
+    return mix if weight[0] >= MIN_WEIGHT and lowest < cost(np.zeros(1))[0] else others
+
+
+def _blend_all(context: TrainingContext, experts: Experts, trainings: Mapping[str, ExpertTraining]) -> Blend:
     assert context.valid is not None
     rows, targets = context.valid
     several = context.layers.multilabel

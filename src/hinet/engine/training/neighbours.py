@@ -12,7 +12,7 @@ from hinet.data.matrices import unit_rows
 from hinet.engine.model.experts import Memory
 from hinet.engine.model.experts.neighbours import FEW_ROWS_GROWTH, GROWTH, MAX_WIDTH
 from hinet.engine.model.experts.record import Floats
-from hinet.engine.model.groups import LabelSpans
+from hinet.engine.model.groups import LabelPaths
 from hinet.engine.settings import MemoryPlan
 from hinet.engine.training.jobs import ExpertTraining
 from hinet.engine.training.rows import TrainingContext, TrainingRows
@@ -29,34 +29,46 @@ class TextVectors(NamedTuple):
     titles: TitleColumns | None = None  # titles, synonyms and definitions of labels
     title_rows: int = 0  # number of last rows that are titles
     words: int = 0  # number of first columns of rows that are word n-grams, or n-grams of characters without words
+    private: bool = False  # whether only neighbours read them
 
 
-def memory_of(rows: TrainingRows, vectors: TextVectors | None, spans: LabelSpans, entries_per_label: int) -> Memory:
-    """Return the memory of rows and titles, with at most ``entries_per_label`` rows for each label."""
+def memory_of(
+    rows: TrainingRows, vectors: TextVectors | None, paths: LabelPaths, entries_per_label: int, room: int | None = None
+) -> Memory:
+    """Return the memory of rows and titles, with at most ``entries_per_label`` rows for each label.
+
+    With ``room``, the maximum number of bytes, there are fewer rows for each label if necessary.
+    """
     layers = rows.targets.layers
-    if vectors is None or not entries_per_label or layers.multilabel or not len(spans.neuron):
-        return Memory.none()
-    if not 0 < vectors.width <= MAX_WIDTH:
-        return Memory.none()
+    if vectors is None or not len(paths.node) or not 0 < vectors.width <= MAX_WIDTH:
+        nothing = Memory.none()
+        if vectors is None or not vectors.private:
+            return nothing
+        return nothing._replace(vector=np.zeros((0, vectors.width), np.int8)).as_private()
     arrays, dense = rows.targets.arrays, rows.matrix.dense
     title_rows = vectors.title_rows if rows.spill is None else 0  # those of a stream are anywhere
     count = len(dense) - title_rows
     labels_of_row = np.diff(arrays.row_offsets)
     row = np.repeat(np.arange(len(dense)), labels_of_row)
     own = (row < count) & (labels_of_row[row] == 1)  # the title of a branch does not tell its labels apart
-    label = spans.labels_at(arrays.end_neurons())[arrays.entry_target[own]]
+    label = paths.labels_of(layers.node[arrays.end_neurons()])[arrays.entry_target[own]]
     columns = dense[:, dense.shape[1] - vectors.width :]
-    kept = medoids(columns, row[own], label, entries_per_label)
-    parts = [Memory.of(columns[row[own][kept]], label[kept], row[own][kept])]
+    if room is not None:
+        titles = 0 if vectors.titles is None else len(vectors.titles.nodes)
+        entries_per_label = _limit_for(np.bincount(label), room // vectors.width - titles, entries_per_label)
+    kept = medoids(columns, row[own], label, entries_per_label) if entries_per_label else np.zeros(0, np.int64)
+    memory = Memory.of(columns[row[own][kept]], label[kept], row[own][kept])
     if vectors.titles is not None and len(vectors.titles.nodes):
-        nodes = vectors.titles.nodes
-        neuron_of = np.full(len(layers.taxonomy), -1, np.int64)
-        neuron_of[layers.node[1:]] = np.arange(1, len(layers.node))
-        known = np.flatnonzero((neuron_of[nodes] >= 0) & layers.ends[neuron_of[nodes]])
-        of_title = spans.labels_at(neuron_of[nodes[known]])
-        parts.append(Memory.of(vectors.titles.columns[known], of_title, count + known))
-    memory = parts[0].joined(parts[1]) if len(parts) > 1 else parts[0]
-    return memory.with_growth(FEW_ROWS_GROWTH if count < FEW_ROWS else GROWTH)
+        of_title = paths.labels_of(vectors.titles.nodes)
+        known = np.flatnonzero(of_title >= 0)
+        memory = memory.joined(Memory.of(vectors.titles.columns[known], of_title[known], count + known))
+    memory = memory.with_growth(FEW_ROWS_GROWTH if count < FEW_ROWS else GROWTH)
+    return memory.as_private() if vectors.private else memory
+
+
+def _limit_for(counts: NDArray[np.int64], entries: int, most: int) -> int:
+    """Return the maximum number of rows per label, up to ``most``, with which labels have at most ``entries``."""
+    return next((limit for limit in range(most, 0, -1) if np.minimum(counts, limit).sum() <= entries), 0)
 
 
 def medoids(columns: Floats, row: NDArray[np.int64], label: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
@@ -92,9 +104,8 @@ class NeighbourTraining(ExpertTraining):
 
     @classmethod
     def of(cls, context: TrainingContext) -> Self | None:
-        """Return the training, or None if rows have no vectors; further training keeps the memory as it is."""
-        memory = context.memory if context.start is None else context.start.experts.neighbours
-        return cls(memory) if len(memory.label) else None
+        """Return the training, or None if rows have no vectors."""
+        return cls(context.memory) if context.memory.vector.shape[1] else None
 
     def memory(self) -> MemoryPlan:
         """Return the memory that the vectors take."""

@@ -11,14 +11,23 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.model.experts import EXPERTS, NEIGHBOURS, Experts, Floats, Mix
+from hinet.engine.model.experts import EXPERTS, NEIGHBOURS, Experts, Floats, Memory, Mix
 from hinet.engine.model.experts.neighbours import with_nearest
 from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.search.tracing import find_traces
 from hinet.engine.settings import LONG_ROW, EngineSettings, MemoryPlan, plan_memory
 from hinet.engine.training.jobs import ExpertTraining, Job, fingerprint_of
-from hinet.engine.training.mixing import Blend, MixCost, blend, blended, learned_mix, usual_mix
+from hinet.engine.training.mixing import (
+    FEW_ROWS_NEIGHBOURS,
+    FEW_ROWS_SCALE,
+    Blend,
+    MixCost,
+    blend,
+    blended,
+    learned_mix,
+    usual_mix,
+)
 from hinet.engine.training.neighbours import TextVectors, memory_of
 from hinet.engine.training.rows import (
     SMOOTHING,
@@ -38,8 +47,8 @@ from hinet.metrics import accuracy
 from hinet.progress import EpochRecord
 from hinet.taxonomy import STOP, Layers
 
-USUAL_NEIGHBOURS, FEW_ROWS_NEIGHBOURS = 0.12, 0.5  # weight of neighbours in the mix
-FEW_ROWS_SCALE = 0.6  # factor of all weights, as few rows make experts too sure
+USUAL_NEIGHBOURS = 0.12  # weight of neighbours in the mix
+MEMORY_SHARE = 0.5  # maximum size of vectors that only neighbours read, relative to the embeddings
 MAX_MONITORED = 2_000  # validation rows whose accuracy is recorded after every epoch
 MIN_HOLDOUT_ROWS, MAX_HOLDOUT_ROWS = 500, 20_000  # numbers of training rows for which a holdout decides the mix
 
@@ -140,7 +149,10 @@ class TrainingPlan:
         if monitored is None or (experts := self._alone(job)) is None:
             return None
         model = FusedModel(self.context.layers, experts, merged=self.context.merged)
-        best = find_traces(model, model.read(SparseMatrix.of(monitored.rows)), 1, threads=1)
+        rows = SparseMatrix.of(monitored.rows).without_last(
+            monitored.rows.shape[1], self.context.memory.private_columns
+        )
+        best = find_traces(model, model.read(rows), 1, threads=1)
         return accuracy(monitored.traces, best.traces(model.layers))
 
     def _alone(self, job: Job) -> Experts | None:
@@ -161,7 +173,7 @@ class TrainingPlan:
             vectors=context.whitening is not None,
             several=context.layers.multilabel,
         )
-        if "neighbours" in trained:
+        if len(arrays["neighbours"].label):
             mix[NEIGHBOURS] = USUAL_NEIGHBOURS
             if context.row_count < MIN_HOLDOUT_ROWS:
                 mix[NEIGHBOURS] = FEW_ROWS_NEIGHBOURS
@@ -197,6 +209,15 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
     checked, monitored = _checked_validation(valid, layers, columns)
     _check_start(start, layers, columns)
     groups, starts_fresh = Groups.of(layers), start is None
+    spans = LabelSpans.of(layers) if start is None else start.experts.spans
+    if data.vectors is not None and settings.neighbours and not layers.multilabel:
+        spans = spans.with_paths(layers)
+    compared, private = rows, data.vectors.width if data.vectors is not None and data.vectors.private else 0
+    if start is not None:
+        private = start.experts.neighbours.private_columns
+    if private:
+        rows = rows.without_last(private)
+        columns = rows.columns
     has_dense = rows.matrix.dense.shape[1] > 0  # dropping or merging features then costs accuracy
     members = settings.members_for(rows.row_count, rows.matrix.mean_features, dense=has_dense) if starts_fresh else 1
     width = start.experts.deep.width if start else settings.width_for(members, int(layers.ends.sum()))
@@ -211,19 +232,24 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
     if merged is not None:
         features = len(start.experts.deep.embedding) if start else int(merged.max()) + 1
         rows = rows.with_merged(merged, features)
+    memory = start.experts.neighbours if start else None
+    if memory is None:
+        room = int(MEMORY_SHARE * features * width * members) if private else None
+        memory = memory_of(compared, data.vectors, spans.paths, settings.neighbours, room)
+    valid_unknown = None if valid is None else getattr(valid.rows, "unknown", None)
+    checked, later = _compared_validation(valid, checked, memory, private, compared.columns)
+    if merged is not None:
         checked = None if checked is None else (with_merged(checked[0], merged, features), checked[1])
-    spans = LabelSpans.of(layers)
-    memory = memory_of(rows, data.vectors, spans, settings.neighbours)
-    valid_unknown = None
-    if valid is not None and checked is not None:
-        valid_unknown = getattr(valid.rows, "unknown", None)
-        checked = with_nearest(checked[0], columns, memory, valid_unknown), checked[1]
+        later = None if later is None else with_merged(later, merged, features)
     matrix = None
     if settings.whiten and has_dense and starts_fresh and not layers.multilabel:
         arrays = rows.targets.arrays
         matrix = whitening(rows.matrix.dense, arrays.entry_target[arrays.row_offsets[:-1]])
         rows = rows.with_whitened(matrix)
     adjustment = _adjustment(layers, groups, sums.options, settings.adjustment)
+    has_flat, has_margin = _label_experts(rows, settings, start, sums, spans, features)
+    if starts_fresh and layers.multilabel and has_margin:
+        members = settings.members or 1
     return TrainingContext(
         settings=settings,
         start=start,
@@ -240,13 +266,32 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
         memory=memory,
         members=members,
         has_plain_member=members > 1 and has_dense,
-        has_flat=start.mix.flat > 0 if start else _wants_flat(settings, layers, sums.options, rows.row_count),
+        has_flat=has_flat,
+        has_margin=has_margin,
         dropout=settings.dropout_for(redundant=redundant, dense=has_dense),
         plain_dropout=settings.dropout_for(redundant=redundant),
         valid=checked,
         valid_unknown=valid_unknown,
+        later=later,
         monitored=monitored,
     )
+
+
+def _label_experts(
+    rows: TrainingRows,
+    settings: EngineSettings,
+    start: FusedModel | None,
+    sums: RowSums,
+    spans: LabelSpans,
+    features: int,
+) -> tuple[bool, bool]:
+    """Return whether a flat expert and a margin expert are trained."""
+    if start is not None:
+        return start.mix.flat > 0, start.mix.margin > 0
+    layers = rows.targets.layers
+    has_flat = _wants_flat(settings, layers, sums.options, rows.row_count)
+    size = len(spans.neuron), len(rows.matrix.indices), rows.row_count, features
+    return has_flat, rows.is_whole and settings.wants_margin(*size, layers, flat=has_flat)
 
 
 def _checked_validation(
@@ -260,6 +305,29 @@ def _checked_validation(
         raise HiNetError(f"validation rows have {valid.rows.shape[1]:,} features and training rows {columns:,}")
     chosen = np.linspace(0, len(valid.traces) - 1, min(len(valid.traces), MAX_MONITORED)).astype(np.int64)
     return checked, ValidationRows(valid.rows[chosen], valid.traces.take(chosen))
+
+
+def _compared_validation(
+    valid: ValidationRows | None, checked: tuple[SparseMatrix, Any] | None, memory: Memory, private: int, columns: int
+) -> tuple[tuple[SparseMatrix, Any] | None, SparseMatrix | None]:
+    """Return validation rows with their nearest labels; if only neighbours read vectors, without these, and later rows.
+
+    Later rows have their nearest labels as well, as rows of texts after the training.
+    """
+    if valid is None or checked is None:
+        return checked, None
+    if private:
+        return (checked[0].without_last(columns, private), checked[1]), _later_rows(valid, memory)
+    compared = with_nearest(checked[0], columns, memory, getattr(valid.rows, "unknown", None))
+    return (compared, checked[1]), None
+
+
+def _later_rows(valid: ValidationRows, memory: Memory) -> SparseMatrix:
+    """Return validation rows as later texts with their nearest labels, without private columns."""
+    rows = valid.rows if valid.later is None else valid.later
+    columns = rows.shape[1]
+    near = with_nearest(SparseMatrix.of(rows), columns, memory, getattr(rows, "unknown", None))
+    return near.without_last(columns, memory.private_columns)
 
 
 def _check_start(start: FusedModel | None, layers: Layers, columns: int) -> None:

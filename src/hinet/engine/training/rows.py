@@ -245,6 +245,11 @@ class TrainingRows:
         """Return rows whose dense columns are multiplied by a matrix."""
         return replace(self, matrix=_whitened(self.matrix, matrix), whitening=matrix)
 
+    def without_last(self, count: int) -> TrainingRows:
+        """Return rows in memory without their last ``count`` columns."""
+        assert self.spill is None
+        return replace(self, matrix=self.matrix.without_last(self.columns, count), columns=self.columns - count)
+
     def without_dense(self) -> TrainingRows:
         """Return rows without their dense columns."""
         dense = self.matrix.dense
@@ -332,6 +337,7 @@ class ValidationRows:
 
     rows: Any  # CSR
     traces: Traces
+    later: Any = None  # the same rows as later texts, whose n-grams may be unknown; None if ``rows`` are such texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -350,14 +356,16 @@ class TrainingContext:
     merged: NDArray[np.int32] | None  # (columns,) expert feature of each column
     whitening: Floats | None
     titles: TitleColumns | None
-    memory: Memory
+    memory: Memory  # that of ``start`` stays as it is
     members: int
     has_plain_member: bool  # whether the last member ignores dense columns
     has_flat: bool
+    has_margin: bool
     dropout: Dropout
     plain_dropout: Dropout  # dropout of members that ignore dense columns
     valid: tuple[SparseMatrix, Targets] | None
     valid_unknown: NDArray[Any] | None  # share of unknown n-grams of each validation row
+    later: SparseMatrix | None  # validation rows as later texts, if only neighbours read vectors
     monitored: ValidationRows | None  # rows whose accuracy is recorded after every epoch
 
     @property

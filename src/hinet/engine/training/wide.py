@@ -294,7 +294,10 @@ class WideTraining(ExpertTraining):
     def of(cls, context: TrainingContext) -> Self | None:
         """Return the training: by group if every label has a single path and training starts from scratch."""
         settings, start, rows = context.settings, context.start, context.data.rows
-        if not settings.wants_wide(flat=context.has_flat) or (start is not None and not start.mix.wide):
+        margin_of_sets = context.has_margin and context.layers.multilabel
+        if not settings.wants_wide(flat=context.has_flat, margin_of_sets=margin_of_sets):
+            return None
+        if start is not None and not start.mix.wide:
             return None
         before = None if start is None else start.experts.wide
         rank = before.feature_rank if before else rank_features(rows, context.features, settings.wide_buckets)

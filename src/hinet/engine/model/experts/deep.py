@@ -182,6 +182,13 @@ class DeepExpert(NamedTuple):
         return int(self.embedding.shape[1])
 
 
+def with_ignored_feature(expert: DeepExpert) -> DeepExpert:
+    """Return an expert with one more feature, the last, that adds nothing."""
+    nothing = np.zeros((1, expert.embedding.shape[1]), expert.embedding.dtype)
+    scale = np.append(expert.embedding_scale, np.float32(1))
+    return expert._replace(embedding=np.concatenate([expert.embedding, nothing]), embedding_scale=scale)
+
+
 def linear_units(width: int) -> int:
     """Return the number of linear hidden units."""
     return (width + 1) // 2

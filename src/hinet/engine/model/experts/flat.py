@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,7 +116,7 @@ class FlatRecord(DeepRecord):
         """Return the parts of logits, pooled over the labels below each option."""
         units, bias = hidden_parts(expert, row)
         if groups.several:
-            parts = list(_chance_parts(expert, groups, spans, units, bias, neuron))
+            parts = list(chance_parts(partial(_parts_of_labels, expert, units, bias), groups, spans, neuron))
         else:
             parts = []
             for labels in label_slices(neuron, groups, spans):
@@ -125,15 +126,26 @@ class FlatRecord(DeepRecord):
         return Parts(np.stack(by_feature), np.array(rest))
 
 
-def _chance_parts(
-    flat: DeepExpert, groups: Groups, spans: LabelSpans, units: Numbers, bias: Numbers, neuron: int
+def _parts_of_labels(
+    flat: DeepExpert, units: Numbers, bias: Numbers, labels: NDArray[np.int64]
+) -> tuple[Numbers, Numbers]:
+    """Return what each feature adds to the logits of labels, (labels, m), and the rest."""
+    weight = flat.output_weights(labels)
+    return weight @ units, weight @ bias + flat.bias[labels]
+
+
+def chance_parts(
+    parts_of: Callable[[NDArray[np.int64]], tuple[Numbers, Numbers]], groups: Groups, spans: LabelSpans, neuron: int
 ) -> Iterator[tuple[Numbers, float]]:
-    """Yield the parts of the log odds that a label below each option applies; features count by their derivative."""
+    """Yield the parts of the log odds that a label below each option applies; features count by their derivative.
+
+    ``parts_of`` returns the parts of the logits of labels: by feature, and the rest.
+    """
 
     def log_p_of(labels: NDArray[np.int64]) -> tuple[float, Numbers]:
         """Return the log probability that one of the labels applies, and what each feature adds to it."""
-        by_feature = flat.output_weights(labels) @ units
-        logits = by_feature.sum(1) + flat.output_weights(labels) @ bias + flat.bias[labels]
+        by_feature, rest = parts_of(labels)
+        logits = by_feature.sum(1) + rest
         log_p = float(log_taken(np.logaddexp(0, logits).sum()))
         grad = np.exp(-np.logaddexp(0, -logits) + np.log1p(-np.exp(min(log_p, -float(SURE)))) - log_p)
         return log_p, grad @ by_feature
@@ -142,12 +154,14 @@ def _chance_parts(
         return spans.other[spans.other_offsets[neuron] : spans.other_offsets[neuron + 1]]
 
     start, end = groups.option_offsets[neuron : neuron + 2].tolist()
-    given, given_parts, scale = 0.0, np.zeros(units.shape[1]), 0.0
+    given, scale = 0.0, 0.0
+    given_parts: Numbers | float = 0.0
     if spans.overlaps[neuron] or not groups.exhaustive[neuron]:
         own = np.arange(spans.first[start], spans.last[end - 1])
         given, given_parts = log_p_of(np.concatenate([own, others(neuron)]))
     if spans.overlaps[neuron] and groups.exhaustive[neuron]:
-        scores = flat.output_weights() @ (units.sum(1) + bias) + flat.bias
+        by_feature, rest = parts_of(np.arange(len(spans.neuron)))
+        scores = by_feature.sum(1) + rest
         scale = float(log_scale_of(start, end, groups, spans, scores, 0, given))
     for option in range(start, end):
         labels, target = np.arange(spans.first[option], spans.last[option]), int(groups.option_neuron[option])

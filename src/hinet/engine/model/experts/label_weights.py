@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hinet.compiled import inlined
+from hinet.engine.model.experts.flat import chance_parts
 from hinet.engine.model.experts.record import (
     Arrays,
     ExpertRecord,
     Floats,
+    Numbers,
     Parts,
     RowFeatures,
     label_slices,
@@ -29,6 +32,7 @@ from hinet.files.schema import Schema, floats, indices, offsets
 from hinet.ragged import offsets_of
 
 F4 = np.float32
+ABSENT_LOGIT = -8.0  # logit of a label without rows, if rows have sets of labels
 
 
 class LabelWeights(NamedTuple):
@@ -102,7 +106,7 @@ class LabelWeightsRecord(ExpertRecord):
         )
 
     def transfer(self, expert: LabelWeights, transfer: Transfer) -> LabelWeights:
-        """Return the weights of the labels that still exist; those of new labels are zero."""
+        """Return the weights of the labels that still exist; new labels score as labels without rows."""
         new_label = transfer.new_label
         kept = new_label[expert.label] >= 0
         features = len(expert.offsets) - 1
@@ -110,7 +114,8 @@ class LabelWeightsRecord(ExpertRecord):
         label = new_label[expert.label[kept]].astype(np.int32)
         order = np.lexsort((label, feature))
         counts = np.bincount(feature, minlength=features)
-        bias = np.zeros(len(transfer.label) if len(expert.bias) else 0, np.float32)
+        absent = ABSENT_LOGIT if transfer.rows.groups.several else 0.0
+        bias = np.full(len(transfer.label) if len(expert.bias) else 0, absent, np.float32)
         if len(bias):
             bias[transfer.label >= 0] = expert.bias[transfer.label[transfer.label >= 0]]
         return LabelWeights(offsets_of(counts), label[order], expert.value[kept][order], bias)
@@ -119,17 +124,29 @@ class LabelWeightsRecord(ExpertRecord):
         self, expert: LabelWeights, row: RowFeatures, neuron: int, groups: Groups, spans: LabelSpans
     ) -> Parts:
         """Return the parts of logits, pooled over the labels below each option."""
-        values, parts = row.value / row.length, []
-        for labels in label_slices(neuron, groups, spans):
-            scores = np.zeros((labels.stop - labels.start, len(values)))
-            for column, feature in enumerate(row.feature.tolist()):
-                own = slice(expert.offsets[feature], expert.offsets[feature + 1])
-                inside = (expert.label[own] >= labels.start) & (expert.label[own] < labels.stop)
-                scores[expert.label[own][inside] - labels.start, column] = expert.value[own][inside] * values[column]
-            bias = expert.bias[labels] if len(expert.bias) else np.zeros(len(scores))
-            parts.append(pool_parts(scores, bias.astype(np.float64)))
+        parts_of = partial(_parts_of_labels, expert, row)
+        if groups.several:
+            parts = list(chance_parts(parts_of, groups, spans, neuron))
+        else:
+            slices = label_slices(neuron, groups, spans)
+            parts = [pool_parts(*parts_of(np.arange(labels.start, labels.stop))) for labels in slices]
         by_feature, rest = zip(*parts, strict=True)
         return Parts(np.stack(by_feature), np.array(rest))
+
+
+def _parts_of_labels(expert: LabelWeights, row: RowFeatures, labels: NDArray[np.int64]) -> tuple[Numbers, Numbers]:
+    """Return what each feature adds to the scores of labels, (labels, m), and their biases."""
+    values, index = row.value / row.length, np.full(labels.max(initial=-1) + 1, -1)
+    index[labels] = np.arange(len(labels))
+    scores = np.zeros((len(labels), len(values)))
+    for column, feature in enumerate(row.feature.tolist()):
+        own = slice(expert.offsets[feature], expert.offsets[feature + 1])
+        label, value = expert.label[own], expert.value[own]
+        inside = label < len(index)
+        inside[inside] = index[label[inside]] >= 0
+        scores[index[label[inside]], column] = value[inside] * values[column]
+    bias = expert.bias[labels] if len(expert.bias) else np.zeros(len(labels))
+    return scores, bias.astype(np.float64)
 
 
 PROTOTYPE_RECORD = LabelWeightsRecord(

@@ -6,7 +6,7 @@ it. Only the nearest labels of a row count; all others score as the farthest of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ COSINE_WEIGHT = 20.0  # logit of a cosine of 1, before it is mixed
 FEW_ROWS_GROWTH, GROWTH, GROWTH_POWER = 5.0, 10.0, 3  # neighbours count 1 + growth * u ** 3 times, see Memory.factor
 MAX_GROWTH = 100.0
 BLOCK_ROWS, BLOCK_ENTRIES = 512, 8_192  # rows and entries compared at a time
+COMPARED_FROM, PRIVATE_POWER = 0.25, 2  # the same where only neighbours read vectors
 CORRECTION_BOOST, BOOST_FROM = 1.5, 0.6  # what a correction adds to a cosine of 1, and the cosine at which it begins
 MAX_ROW = np.iinfo(np.int32).max
 MAX_BOOST = 100.0
@@ -43,6 +44,7 @@ class Memory(NamedTuple):
     row: NDArray[np.int32]  # (entries,) number of the training row; those of titles and later rows come after these
     boost: Floats  # (entries,) what an entry adds to a cosine of 1; more than 0 for corrections
     growth: Floats = np.full(1, GROWTH, F4)  # (1,) how much more neighbours count for a text without known words
+    private: NDArray[np.uint8] = np.zeros(1, np.uint8)  # (1,) whether no other expert reads the vectors
 
     @classmethod
     def none(cls) -> Memory:
@@ -61,14 +63,14 @@ class Memory(NamedTuple):
     def joined(self, other: Memory) -> Memory:
         """Return the entries of both memories."""
         if not len(self.label):
-            return other._replace(growth=self.growth)
+            return other._replace(growth=self.growth, private=self.private)
         both = Memory(
             np.concatenate([self.vector, other.vector]),
             np.append(self.label, other.label),
             np.append(self.row, other.row),
             np.append(self.boost, other.boost),
         )
-        return both._replace(growth=self.growth).take(np.lexsort((both.row, both.label)))
+        return both._replace(growth=self.growth, private=self.private).take(np.lexsort((both.row, both.label)))
 
     def with_corrections(self, corrections: Memory) -> Memory:
         """Return the entries with corrections; of several corrections of the same text the last one counts."""
@@ -80,14 +82,30 @@ class Memory(NamedTuple):
 
     def take(self, entries: NDArray[np.int64]) -> Memory:
         """Return the chosen entries."""
-        return Memory(self.vector[entries], self.label[entries], self.row[entries], self.boost[entries], self.growth)
+        own = self.vector[entries], self.label[entries], self.row[entries], self.boost[entries]
+        return Memory(*own, self.growth, self.private)
 
     def with_growth(self, growth: float) -> Memory:
         """Return the same entries with another growth of their weight."""
         return self._replace(growth=np.full(1, growth, F4))
 
+    def as_private(self) -> Memory:
+        """Return the same entries as those of a model whose other experts do not read the vectors."""
+        return self._replace(private=np.ones(1, np.uint8))
+
+    @property
+    def private_columns(self) -> int:
+        """Number of last columns of a row that no other expert reads."""
+        return self.vector.shape[1] if self.private[0] else 0
+
     def factor(self, unknown: NDArray[Any]) -> Floats:
-        """Return how much neighbours count for texts, given their shares of unknown n-grams."""
+        """Return how much neighbours count for texts, given their shares of unknown n-grams.
+
+        If no other expert reads the vectors, texts of mostly known words are not compared.
+        """
+        if self.private[0]:
+            private: Floats = self.growth * unknown.astype(F4) ** PRIVATE_POWER
+            return np.where(unknown < COMPARED_FROM, F4(0), private)
         factor: Floats = 1 + self.growth * unknown.astype(F4) ** GROWTH_POWER
         return factor
 
@@ -106,10 +124,38 @@ def with_nearest(rows: SparseMatrix, columns: int, memory: Memory, unknown: NDAr
     entries, width = memory.vector.shape
     if not entries:
         return rows
-    label, score = nearest_labels(vectors_of(rows, columns, width), memory)
-    if unknown is not None:
-        score *= memory.factor(unknown)[:, None]
+    vectors = vectors_of(rows, columns, width)
+    factor = memory.factor(np.zeros(rows.row_count, F4) if unknown is None else unknown)
+    corrections = memory.take(np.flatnonzero(memory.boost))
+    if memory.private[0] and len(corrections.label):
+        factor += near_any(vectors, corrections)
+    compared = np.flatnonzero(factor)
+    if not len(compared):
+        return rows
+    label, score = nearest_labels(vectors[compared], memory)
+    score *= factor[compared, None]
+    if len(compared) < rows.row_count:
+        label, score = (scattered(part, compared, rows.row_count) for part in (label, score))
     return rows._replace(near_label=label, near_score=score)
+
+
+def scattered(part: NDArray[Any], rows: NDArray[np.int64], count: int) -> NDArray[Any]:
+    """Return values of some of ``count`` rows, with zeros for the others."""
+    values = np.zeros((count, part.shape[1]), part.dtype)
+    values[rows] = part
+    return values
+
+
+def near_any(vectors: Floats, corrections: Memory) -> NDArray[np.bool_]:
+    """Return whether vectors are so near to a correction that it counts."""
+    bounds = np.array([0, len(corrections.label)])
+    cosines = (_label_cosines(quantised(vectors[part]).astype(F4), corrections, bounds) for part in _blocks(vectors))
+    return np.concatenate([np.zeros((0, 1), F4), *cosines])[:, 0] > BOOST_FROM
+
+
+def _blocks(vectors: Floats) -> Iterator[slice]:
+    """Yield the blocks of vectors that are compared at a time."""
+    yield from (slice(start, start + BLOCK_ROWS) for start in range(0, len(vectors), BLOCK_ROWS))
 
 
 def vectors_of(rows: SparseMatrix, columns: int, width: int) -> Floats:
@@ -132,8 +178,7 @@ def nearest_labels(vectors: Floats, memory: Memory) -> tuple[NDArray[np.int32], 
     corrections = memory.take(np.flatnonzero(memory.boost))
     bounds, k = np.append(first, len(memory.label)), min(NEAREST, len(labels))
     nearest, score = np.empty((len(vectors), k), np.int32), np.empty((len(vectors), k), F4)
-    for start in range(0, len(vectors), BLOCK_ROWS):
-        block = slice(start, start + BLOCK_ROWS)
+    for block in _blocks(vectors):
         queries = quantised(vectors[block]).astype(F4)
         cosine = _label_cosines(queries, memory, bounds)
         if len(corrections.label):
@@ -168,6 +213,11 @@ def nearest_entries(vectors: Floats, memory: Memory, count: int) -> tuple[NDArra
     return best, cosine[best]
 
 
+def nearest_cosines(vectors: Floats, memory: Memory) -> Floats:
+    """Return the cosine of each vector and the entry that is most like it."""
+    return _label_cosines(quantised(vectors).astype(F4), memory, np.arange(len(memory.label) + 1)).max(1)
+
+
 def _label_cosines(queries: Floats, memory: Memory, bounds: NDArray[np.int64]) -> Floats:
     """Return the greatest cosine of each query and an entry of each label, whose entries start at ``bounds``.
 
@@ -189,18 +239,34 @@ def _label_cosines(queries: Floats, memory: Memory, bounds: NDArray[np.int64]) -
 
 
 @inlined
-def add_nearest(rows, row, neuron, groups, spans, weight, logits):
+def add_nearest(rows, row, neuron, groups, paths, weight, logits):
     """Add the greatest score of the nearest labels below each option."""
     start, end = groups.option_offsets[neuron], groups.option_offsets[neuron + 1]
-    count, position = rows.near_label.shape[1], 0
-    while position < count and rows.near_label[row, position] < spans.first[start]:
-        position += 1
-    for option in range(start, end):
-        top = F4(0)
-        while position < count and rows.near_label[row, position] < spans.last[option]:
-            top = max(top, rows.near_score[row, position])
-            position += 1
-        logits[option - start] += weight * top
+    top = np.zeros(end - start, F4)
+    for position in range(rows.near_label.shape[1]):
+        label, score = rows.near_label[row, position], rows.near_score[row, position]
+        if score <= 0:
+            continue
+        last = paths.offsets[label + 1]
+        index = first_from(paths.option, paths.offsets[label], last, start)
+        while index < last and paths.option[index] < end:
+            option = paths.option[index] - start
+            top[option] = max(top[option], score)
+            index += 1
+    for option in range(end - start):
+        logits[option] += weight * top[option]
+
+
+@inlined
+def first_from(values, low, high, least):
+    """Return the position of the first of ascending values from ``low`` to ``high`` that is at least ``least``."""
+    while low < high:
+        middle = (low + high) // 2
+        if values[middle] < least:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @dataclass(frozen=True)
@@ -219,27 +285,30 @@ class NeighbourRecord(ExpertRecord):
         """Return the schema of its arrays."""
         return {
             "neighbours.vector": bytes_of("remembered", "vector_columns"),
-            "neighbours.label": indices("remembered", below="labels"),
+            "neighbours.label": indices("remembered", below="remembered_labels"),
             "neighbours.row": ArraySpec(("remembered",), "iu", 0, MAX_ROW),
             "neighbours.boost": floats("remembered", low=0, high=MAX_BOOST, optional=True),
             "neighbours.growth": floats(1, low=0, high=MAX_GROWTH),
+            "neighbours.private": ArraySpec((1,), "iu", 0, 1, optional=True),
         }
 
     def write(self, expert: Memory) -> dict[str, NDArray[Any]]:
-        """Return a memory as named arrays; none if it is empty."""
-        if self.is_empty(expert):
+        """Return a memory as named arrays; none if it is empty and rows have no columns for it."""
+        if self.is_empty(expert) and not expert.private_columns:
             return {}
         label, row = map(narrowest, (expert.label, expert.row))
         arrays = {"neighbours.vector": expert.vector, "neighbours.label": label, "neighbours.row": row}
         arrays |= {"neighbours.growth": expert.growth}
-        return arrays | ({"neighbours.boost": expert.boost} if expert.boost.any() else {})
+        optional: dict[str, NDArray[Any]] = {"neighbours.boost": expert.boost, "neighbours.private": expert.private}
+        return arrays | {name: array for name, array in optional.items() if array.any()}
 
     def read(self, arrays: Arrays) -> Memory:
         """Return the memory of named arrays."""
         label, row = (np.array(arrays[f"neighbours.{name}"], np.int32) for name in ("label", "row"))
         boost = np.array(arrays.get("neighbours.boost", np.zeros(len(label))), F4)
         growth = np.array(arrays["neighbours.growth"], F4)
-        return Memory(np.array(arrays["neighbours.vector"], np.int8), label, row, boost, growth)
+        private = np.array(arrays.get("neighbours.private", np.zeros(1)), np.uint8)
+        return Memory(np.array(arrays["neighbours.vector"], np.int8), label, row, boost, growth, private)
 
     def check(self, expert: Memory, groups: Groups) -> None:
         """Raise HiNetError if labels are not sorted or vectors are too wide."""
@@ -250,19 +319,19 @@ class NeighbourRecord(ExpertRecord):
 
     def transfer(self, expert: Memory, transfer: Transfer) -> Memory:
         """Return the entries of the labels that still exist."""
-        label = transfer.new_label[expert.label].astype(np.int32)
+        label = transfer.remembered[expert.label].astype(np.int32)
         order = np.lexsort((expert.row, label))
         return expert._replace(label=label).take(order[label[order] >= 0])
 
     def contributions(self, expert: Memory, row: RowFeatures, neuron: int, groups: Groups, spans: LabelSpans) -> Parts:
         """Return the logits, shared among the columns of the vector by their squares: a text is compared as a whole."""
         logits = np.zeros(int(groups.option_offsets[neuron + 1] - groups.option_offsets[neuron]), F4)
-        add_nearest(row.matrix, 0, neuron, groups, spans, F4(1), logits)
+        add_nearest(row.matrix, 0, neuron, groups, spans.paths, F4(1), logits)
         by_feature, squares = np.zeros((len(logits), len(row.feature))), row.value[-expert.vector.shape[1] :] ** 2
         by_feature[:, -len(squares) :] = logits[:, None] * (squares / max(float(squares.sum()), 1e-30))
         return Parts(by_feature, np.zeros(len(logits)))
 
 
 NEIGHBOUR_RECORD = NeighbourRecord(
-    "neighbours", "labels", key="neighbours.vector", training="hinet.engine.training.neighbours:NeighbourTraining"
+    "neighbours", "rows", key="neighbours.vector", training="hinet.engine.training.neighbours:NeighbourTraining"
 )
