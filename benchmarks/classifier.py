@@ -66,7 +66,7 @@ def calibration(texts: Texts) -> dict[str, Any]:
     """Measure calibration and risk on test rows; everything is chosen on held-out rows."""
     train, held, test = parts(texts)
     valid, held = ((held[0][half::2], held[1][half::2]) for half in (0, 1))
-    classifier = HiNetClassifier(texts.taxonomy).fit(*train, valid=valid)
+    classifier = HiNetClassifier(texts.taxonomy, vectors=None).fit(*train, valid=valid)
     before = calibration_errors(classifier, *test)
     accuracy = classifier.score(*test)
     scaled = copy.deepcopy(classifier)
@@ -95,7 +95,7 @@ def keeping() -> dict[str, Any]:
     """Measure a saved ICD-10-CM model: its size, loading in a fresh process, and its scores as an ONNX graph."""
     texts = icd_texts()
     train, held, test = parts(texts)
-    classifier = HiNetClassifier(texts.taxonomy).fit(*train, valid=held)
+    classifier = HiNetClassifier(texts.taxonomy, vectors=None).fit(*train, valid=held)
     with tempfile.TemporaryDirectory() as folder:
         watch = Stopwatch()
         classifier.save(f"{folder}/model")

@@ -63,7 +63,7 @@ def files(train: bool = True) -> Iterator[Path]:
         yield folder
 
 
-COMMON = ("--taxonomy", "codes.tsv", "--quiet")
+COMMON = ("--taxonomy", "codes.tsv", "--quiet", "--vectors", "none")
 
 
 def run(*arguments: str, cwd: Path, stdin: str | None = None) -> str:

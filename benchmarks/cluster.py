@@ -64,7 +64,7 @@ class Clock(Progress):
 def new_rows(folder: Path) -> tuple[Path, str]:
     """Return an ICD-10-CM model, and a table of ``rows`` rows: its texts, each with a number."""
     icd = load_icd10cm()
-    classifier = HiNetClassifier(icd.taxonomy, n_jobs=1, epochs=3)
+    classifier = HiNetClassifier(icd.taxonomy, vectors=None, n_jobs=1, epochs=3)
     classifier.fit(list(icd.train.texts), list(icd.train.labels)).save(folder / "model")
     texts = np.array([*icd.test.texts, *icd.valid.texts], object)
     path = folder / "rows.parquet"

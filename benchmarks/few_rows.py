@@ -4,9 +4,10 @@
     HINET_DATA=folder python benchmarks/few_rows.py corrections
 
 A case is ``set, rows, method``, such as ``naics, 1000, encoder``. Without rows, models see the taxonomy alone. Rows are
-a random sample of the training rows, another one for each seed. Methods of hinet are ``words`` (n-grams only), ``box``
-(the vectors of the extra ``meaning``) and ``encoder`` (all-MiniLM-L6-v2). Those of peers are ``nearest`` (the row or
-title with the greatest cosine of the encoder's vectors), ``logistic`` (logistic regression on these vectors), ``svm``
+a random sample of the training rows, another one for each seed. Methods of hinet are ``words`` (n-grams only),
+``default`` (texts are also compared with known ones), ``box`` (all experts read the vectors of the extra ``meaning``)
+and ``encoder`` (all-MiniLM-L6-v2). Those of peers are ``nearest`` (the row or title with the greatest cosine of the
+encoder's vectors), ``logistic`` (logistic regression on these vectors), ``svm``
 (LinearSVC on n-grams of words and characters) and ``fasttext``; they see the titles of labels as rows, too. Nothing is
 tuned on test rows or phrases. Results: ``benchmarks/results/few_rows.json``.
 """
@@ -30,7 +31,9 @@ from hinet.metrics import accuracy
 
 SIZES = ("0", "100", "300", "1000", "3000", "all")
 SETS = ("naics", "icd", "wikitaxa")
-OPTIONS: dict[str, dict[str, Any]] = {"words": {}, "box": {"vectors": "wordllama"}, "encoder": {}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "words": {"vectors": None}, "default": {}, "box": {"vectors": "wordllama"}, "encoder": {},
+}  # fmt: skip
 MAX_TEST_ROWS = 4_000
 CORRECTIONS = (15, 300)
 

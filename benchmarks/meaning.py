@@ -120,7 +120,7 @@ def vector_options(kind: str, vectors: Path) -> dict[str, Any]:
         return {"encoder": packaged_encoder()}
     if kind == "static":
         return {"vectors": vectors}
-    return {"titles": False} if kind == "nothing" else {}
+    return {"vectors": None} | ({"titles": False} if kind == "nothing" else {})
 
 
 def means(runs: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -87,7 +87,7 @@ def measured(texts: Texts, leaves: int, inner: int, seed: int = 0) -> dict[str, 
     move = moved(texts.taxonomy, set(labels), leaves, inner, seed)
     of_moved = np.isin(truth, list(move.labels))
     watch = Stopwatch()
-    classifier = HiNetClassifier(texts.taxonomy).fit(train, labels)
+    classifier = HiNetClassifier(texts.taxonomy, vectors=None).fit(train, labels)
     trained_in = watch.seconds
     before = classifier.predict(test)
     examples, model_before = classifier.fitted_.examples, classifier.fitted_.predictor.model
@@ -126,7 +126,10 @@ def measured(texts: Texts, leaves: int, inner: int, seed: int = 0) -> dict[str, 
         "kept": updated(),
         "given": updated(given),
         "trained": updated(given, given_labels),
-        "retrained": {**evaluate(HiNetClassifier(move.taxonomy).fit(train, labels)), "seconds": trained_in},
+        "retrained": {
+            **evaluate(HiNetClassifier(move.taxonomy, vectors=None).fit(train, labels)),
+            "seconds": trained_in,
+        },
     }
 
 

@@ -33,7 +33,7 @@ SHARE = 0.4  # share of held-out rows
 FRESH = 10_000  # fresh rows per bound
 FRESH_SEED = 1_000_000
 WORDS = 5  # words per text
-SMALL: dict[str, Any] = {"width": 16, "epochs": 4}
+SMALL: dict[str, Any] = {"width": 16, "epochs": 4, "vectors": "none"}
 THREADS = 1  # threads per draw; one draw runs per core
 LABELS = [(top, top + middle, top + middle + end) for top in "abcd" for middle in "xyz" for end in "12345"]
 

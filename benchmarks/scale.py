@@ -52,7 +52,7 @@ def compared(name: str, blocks: int = 1, sample: float = 1.0) -> dict[str, Any]:
     train, valid, test = ((part[0], [label for (label,) in part[1]]) for part in (data.train, data.valid, data.test))
     result: dict[str, Any] = {"rows": len(train[0]), "blocks": blocks}
     start = processor()
-    held = HiNetClassifier(data.taxonomy, random_state=0).fit(*train, valid=valid)
+    held = HiNetClassifier(data.taxonomy, vectors=None, random_state=0).fit(*train, valid=valid)
     result |= {
         "in_memory_processor_seconds": round(processor() - start, 1),
         **_accuracies("in_memory", held, valid, test),
@@ -65,7 +65,7 @@ def compared(name: str, blocks: int = 1, sample: float = 1.0) -> dict[str, Any]:
         patch.object(spill, "BLOCK_VALUES", 1 << 40),
         patch.object(training_rows, "sample_values", lambda limit: int(sample * values)),
     ):
-        streamed = HiNetClassifier(data.taxonomy, random_state=0).fit_stream(_chunks(*train), valid=valid)
+        streamed = HiNetClassifier(data.taxonomy, vectors=None, random_state=0).fit_stream(_chunks(*train), valid=valid)
     result |= {"sample": sample, "stream_processor_seconds": round(processor() - start, 1)}
     return result | _accuracies("stream", streamed, valid, test)
 
@@ -161,7 +161,7 @@ def streamed_rows(rows: int, labels: int) -> dict[str, Any]:
     """Return time and figures of training from a stream of ``rows`` synthetic rows, and of prediction."""
     rows //= TENTH
     source = Texts(zipf_tree(labels, 4), rows)
-    classifier = HiNetClassifier(source.tree.taxonomy, memory_limit=LIMIT)
+    classifier = HiNetClassifier(source.tree.taxonomy, vectors=None, memory_limit=LIMIT)
     classifier._progress = partial(LineProgress, f"{rows:,} rows")  # type: ignore[method-assign]
     watch, start = Stopwatch(), processor()
     with tempfile.TemporaryDirectory() as folder:

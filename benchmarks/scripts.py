@@ -92,7 +92,7 @@ def svm(shortest: int, seed: int) -> Any:
 
 
 METHODS: dict[str, Callable[[int], Any]] = {
-    "hinet": lambda seed: HiNetClassifier(random_state=seed),
+    "hinet": lambda seed: HiNetClassifier(vectors=None, random_state=seed),
     "LinearSVC": partial(svm, 3),
     "LinearSVC, short": partial(svm, 1),
 }

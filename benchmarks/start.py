@@ -65,7 +65,15 @@ def naics_training(where: Path, max_rows: int | None = None) -> list[str]:
         table = csv.writer(stream)
         table.writerow(["text", "label"])
         table.writerows((row["text"], row["code"]) for row in rows)
-    files = ["train", str(where / "rows.csv"), "--taxonomy", str(source / "hierarchy.tsv"), "--quiet"]
+    files = [
+        "train",
+        str(where / "rows.csv"),
+        "--taxonomy",
+        str(source / "hierarchy.tsv"),
+        "--vectors",
+        "none",
+        "--quiet",
+    ]
     return [*files, "--out", str(where / "naics")]
 
 

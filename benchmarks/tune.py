@@ -91,7 +91,9 @@ def _cut(taxonomy: Taxonomy, label: str) -> str:
 def _score(rows: Rows, parameters: dict[str, Any]) -> float:
     """Return the accuracy on test rows, in percent, of a classifier trained on all training rows."""
     fraction = VALID_SHARE if rows.valid is None else None
-    classifier = HiNetClassifier(rows.taxonomy, n_jobs=THREADS, validation_fraction=fraction, **parameters)
+    classifier = HiNetClassifier(
+        rows.taxonomy, n_jobs=THREADS, validation_fraction=fraction, **{"vectors": None, **parameters}
+    )
     classifier.fit(*rows.train, valid=rows.valid)
     return round(100 * classifier.score(*rows.test), 2)
 
@@ -102,7 +104,7 @@ def compare(read: Callable[[], Rows]) -> dict[str, Any]:
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
         tuning = tune(
-            HiNetClassifier(rows.taxonomy, n_jobs=THREADS),
+            HiNetClassifier(rows.taxonomy, n_jobs=THREADS, vectors=None),
             *rows.train,
             folder=folder,
             valid=rows.valid,

@@ -27,11 +27,11 @@ class HiNet(Peer):
         """Load or compile the kernels, and distil static vectors, which do not depend on the data set."""
         self.classifier = HiNetClassifier(**self._parameters(data))
         sample = data.train.take(range(min(len(data.train), 50)))
-        HiNetClassifier(data.taxonomy, epochs=1).fit(*sample.single()).predict(sample.texts[:1])
+        HiNetClassifier(data.taxonomy, vectors=None, epochs=1).fit(*sample.single()).predict(sample.texts[:1])
 
     def _parameters(self, data: PeerData) -> dict[str, Any]:
         text = SINGLE_WORDS if data.single_words else None
-        return {"taxonomy": data.taxonomy, "n_jobs": self.threads, "text": text, **self.settings}
+        return {"taxonomy": data.taxonomy, "n_jobs": self.threads, "text": text, "vectors": None, **self.settings}
 
     def fit(self, texts: Sequence[str], labels: Sequence[str], data: PeerData) -> None:
         """Train the classifier."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hinet.errors import HiNetError, LabelError
 WORDS = ("rye", "wheat", "loaf", "milk", "cream", "cheese", "car", "truck", "train", "doll", "kite", "bun")
 TOPIC = {"rye": 0, "wheat": 0, "loaf": 0, "bun": 0, "milk": 1, "cream": 1, "cheese": 1}
 EDGES = [("food", "bread"), ("food", "dairy"), ("toys", "vehicles"), ("toys", "others")]
+DAG = [*EDGES, ("food", "others"), ("toys", "bread")]
 TITLES = {"bread": "bun", "dairy": "cheese", "vehicles": "train", "others": "doll"}
 ROWS = [
     ("rye loaf", "bread"), ("wheat loaf", "bread"), ("milk cream", "dairy"), ("cream milk", "dairy"),
@@ -32,14 +34,15 @@ def vectors() -> TokenVectors:
     return TokenVectors.of(WORDS, (centres[topics] + 0.3 * random.normal(size=(len(WORDS), 16))).astype(np.float32))
 
 
-def trained(**options: object) -> HiNetClassifier:
-    taxonomy = Taxonomy.from_edges(EDGES, attributes={"title": TITLES})
+def trained(edges: Sequence[tuple[str, str]] = EDGES, **options: object) -> HiNetClassifier:
+    taxonomy = Taxonomy.from_edges(edges, attributes={"title": TITLES})
     classifier = HiNetClassifier(taxonomy, vectors=vectors(), titles=False, width=8, members=1, epochs=2, **options)
     return classifier.fit([text for text, _ in ROWS], [label for _, label in ROWS])
 
 
-def test_a_correction_counts_at_once_and_others_stay() -> None:
-    classifier, texts = trained(), [text for text, _ in ROWS]
+@pytest.mark.parametrize("edges", [EDGES, DAG])
+def test_a_correction_counts_at_once_and_others_stay(edges: list[tuple[str, str]]) -> None:
+    classifier, texts = trained(edges), [text for text, _ in ROWS]
     before = list(classifier.predict(texts))
     assert classifier.predict(["kite kite"])[0] != "vehicles"
     classifier.remember(["kite"], ["vehicles"])
@@ -56,8 +59,9 @@ def test_a_correction_counts_before_a_training_row_of_the_same_text() -> None:
     assert trained().remember(["rye loaf"], ["dairy"]).predict(["rye loaf"])[0] == "dairy"
 
 
-def test_corrections_are_saved_with_the_model(tmp_path: Path) -> None:
-    classifier = trained().remember(["kite"], ["vehicles"])
+@pytest.mark.parametrize("edges", [EDGES, DAG])
+def test_corrections_are_saved_with_the_model(edges: list[tuple[str, str]], tmp_path: Path) -> None:
+    classifier = trained(edges).remember(["kite"], ["vehicles"])
     classifier.save(tmp_path / "model")
     again = HiNetClassifier.load(tmp_path / "model")
     asked = ["kite", "rye bun", "milk car", "unheard"]
@@ -68,8 +72,9 @@ def test_corrections_are_saved_with_the_model(tmp_path: Path) -> None:
     ]
 
 
-def test_an_explanation_names_the_nearest_texts() -> None:
-    classifier = trained().remember(["kite"], ["vehicles"])
+@pytest.mark.parametrize("edges", [EDGES, DAG])
+def test_an_explanation_names_the_nearest_texts(edges: list[tuple[str, str]]) -> None:
+    classifier = trained(edges).remember(["kite"], ["vehicles"])
     nearest = classifier.explain("rye loaf").nearest
     assert (nearest[0].text, nearest[0].label, nearest[0].origin, nearest[0].row) == ("rye loaf", "bread", "row", 0)
     assert nearest[0].similarity == pytest.approx(1, abs=1e-3)
@@ -103,6 +108,13 @@ def test_a_model_is_saved_after_a_label_with_the_last_entry_is_gone(tmp_path: Pa
     again = HiNetClassifier.load(tmp_path / "model")
     assert again.predict(["kite"])[0] == "vehicles"
     assert again.explain("kite").nearest[0].text == "kite"
+
+
+def test_corrections_stay_in_a_taxonomy_that_becomes_a_dag_and_a_tree_again() -> None:
+    classifier = trained().remember(["kite"], ["bread"])
+    for edges in (DAG, EDGES):
+        classifier.update_taxonomy(Taxonomy.from_edges(edges))
+        assert classifier.predict(["kite"])[0] == "bread"
 
 
 def test_any_number_of_corrections_counts() -> None:

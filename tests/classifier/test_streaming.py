@@ -29,9 +29,16 @@ def in_chunks(given: Any, y: Any, size: int = 70) -> list[tuple[Any, ...]]:
     return [(take(start, size), y[start : start + size]) for start in range(0, len(y), size)]
 
 
+def arrays_in(part: Any) -> Iterator[Any]:
+    if not isinstance(part, tuple):
+        yield np.asarray(part)
+        return
+    for each in part:
+        yield from arrays_in(each)
+
+
 def arrays_of(classifier: HiNetClassifier) -> list[Any]:
-    experts = classifier.fitted_.predictor.model.experts
-    return [np.asarray(part) for expert in experts for part in (expert if isinstance(expert, tuple) else (expert,))]
+    return [*arrays_in(classifier.fitted_.predictor.model.experts)]
 
 
 def same(one: HiNetClassifier, other: HiNetClassifier) -> bool:

@@ -96,7 +96,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_products(folder / "products.csv", 300)
     write_products(folder / "test.csv", 80, seed=1)
     write_products(folder / "new_products.csv", 20, seed=2)
-    done = run_hinet(*TRAIN_EXAMPLE.split(), cwd=folder, new_process=True)
+    done = run_hinet(*TRAIN_EXAMPLE.split(), cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -25,9 +25,9 @@ from tests.processes import LONGEST
 
 ROOT = Path(__file__).parents[2]
 IMPORTED = (
-    "hinet.cli", "hinet.classifier", "hinet.classifier.loaded", "hinet.data.tables", "hinet.engine.training.fit",
-    "hinet.engine.compiling", "hinet.evaluation", "hinet.machine_code", "pyarrow.csv", "pyarrow.parquet",
-    "rich.console", "rich.progress", "rich.table",
+    "hinet.cli", "hinet.classifier", "hinet.classifier.default_vectors", "hinet.classifier.loaded", "hinet.data.tables",
+    "hinet.engine.training.fit", "hinet.engine.compiling", "hinet.evaluation", "hinet.machine_code", "pyarrow.csv",
+    "pyarrow.parquet", "rich.console", "rich.progress", "rich.table",
 )  # fmt: skip
 MAX_MESSAGE = 1 << 18  # bytes
 CAN_FORK = hasattr(os, "fork") and hasattr(socket, "SOCK_SEQPACKET") and sys.platform == "linux"
@@ -120,6 +120,8 @@ def main() -> None:
         sys.path.pop(0)  # this folder, where the program does not look
         for name in IMPORTED:
             importlib.import_module(name)
+        # Texts are judged by words alone, as in tests/conftest.py; new interpreters use installed vectors.
+        vars(sys.modules["hinet.classifier.default_vectors"]).update(is_installed=lambda: False)
         if not serve(connection):
             return
     from hinet.cli import main

@@ -22,7 +22,7 @@ def test_the_demo_refuses_a_folder_that_it_cannot_write_before_it_trains(tmp_pat
     assert str(tmp_path / "model") in done.stderr
 
 
-@pytest.mark.slow  # .ci/wheel.py runs the demo too
+@pytest.mark.slow  # .ci/wheel.py runs the demo on fewer rows
 def test_the_demo_trains_evaluates_and_classifies(tmp_path: Path) -> None:
     command = [Path(sys.executable).with_name("hinet"), "demo", "--out", str(tmp_path / "model")]
     done = run(command)

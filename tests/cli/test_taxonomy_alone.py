@@ -28,12 +28,11 @@ def codes(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_installed_vectors_are_used_unless_declined(codes: Path) -> None:
-    train = ["train", "--taxonomy", "codes.csv", "--out"]
-    for options, used in ((), True), (("--vectors", "none"), False):
-        done = run_hinet(*train, "model", *options, cwd=codes)
-        assert done.returncode == 0, done.stderr
-        assert ("static vectors of wordllama" in done.stderr) == used
+@pytest.mark.parametrize(("options", "used"), [((), True), (("--vectors", "none"), False)], ids=["default", "none"])
+def test_installed_vectors_are_used_unless_declined(codes: Path, options: tuple[str, ...], used: bool) -> None:
+    done = run_hinet("train", "--taxonomy", "codes.csv", "--out", "model", *options, cwd=codes, new_process=True)
+    assert done.returncode == 0, done.stderr
+    assert ("by static vectors of wordllama" in done.stderr) == used
 
 
 def test_from_a_taxonomy_to_answers_and_to_the_first_rows(codes: Path) -> None:

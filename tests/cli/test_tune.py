@@ -15,7 +15,10 @@ from tests.cli.conftest import HINET, run_hinet, run_inside
 from tests.cli.test_train import ignore_control_c
 from tests.processes import started
 
-DATA = ["products.csv", "--text", "title", "--label", "category", "--taxonomy", "categories.csv", "--threads", "1"]
+DATA = [
+    "products.csv", "--text", "title", "--label", "category", "--taxonomy", "categories.csv", "--vectors", "none",
+    "--threads", "1",
+]  # fmt: skip
 TUNE = ["tune", *DATA, "--minutes", "0.02"]
 
 

@@ -7,7 +7,7 @@ import random
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 import hinet
 from hinet import HiNetClassifier
+from hinet.classifier import default_vectors as default_vectors_module
+from hinet.classifier.default_vectors import default_vectors
 from hinet.cli import main
 from hinet.encoders import packaged_vectors as packaged
 from hinet.encoders.meaning import vector_source
@@ -32,6 +34,7 @@ from tests.processes import run
 
 TEXTS = ["rye bread", "white bread", "whole milk", "skimmed milk", "toy car", "toy train"] * 6
 LABELS = ["bread", "bread", "milk", "milk", "toy", "toy"] * 6
+MANY, MANY_LABELS = TEXTS * 3, LABELS * 3
 REMEDY = r"install it with: pip install 'hinet\[meaning\]'"
 FIRST_TOKEN = 259  # smaller ids are bytes and special tokens
 START = "▁"
@@ -49,6 +52,13 @@ class Messages(Progress):
 
 def small(**parameters: Any) -> HiNetClassifier:
     return HiNetClassifier(**{"epochs": 2, "n_jobs": 1, **parameters})
+
+
+@pytest.fixture(autouse=True, scope="module")
+def installed() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(default_vectors_module, "is_installed", lambda: packaged.is_installed())
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +233,7 @@ def test_changed_files_of_the_package_are_rejected(
     with pytest.raises(FileError, match="is not the file of wordllama that this version of hinet knows"):
         read_vectors("wordllama")
     messages = Messages()
-    assert vector_source("auto", None, messages) is None
+    assert default_vectors(MANY, messages) is None
     assert "is not the file of wordllama" in messages.texts[0]
     (tmp_path / packaged.WEIGHTS).unlink()
     with pytest.raises(FileError, match="cannot be read"):
@@ -258,17 +268,18 @@ def test_forged_references_are_rejected(
 
 def test_auto_uses_the_package(vectors: TokenVectors) -> None:
     messages = Messages()
-    assert vector_source("auto", None, messages) is vectors
-    assert messages.texts == [f"static vectors of wordllama, {len(vectors):,} tokens"]
-    assert small(vectors="auto").fit(TEXTS, LABELS).fitted_.features.meaning.source is vectors
+    assert default_vectors(MANY, messages) is vectors
+    assert messages.texts == ["texts are also compared by static vectors of wordllama"]
+    assert vector_source("auto", None) is None
+    assert small(vectors="auto").fit(MANY, MANY_LABELS).fitted_.features.meaning.source is vectors
 
 
 @pytest.mark.usefixtures("not_installed")
 def test_auto_without_the_package_is_the_same_as_no_vectors() -> None:
     messages = Messages()
-    assert vector_source("auto", None, messages) is None
-    assert messages.texts == ["no static vectors: wordllama: the package is not installed; " + REMEDY.replace("\\", "")]
-    automatic, without = (small(vectors=given).fit(TEXTS, LABELS) for given in ("auto", None))
+    assert default_vectors(MANY, messages) is None
+    assert messages.texts == []
+    automatic, without = (small(vectors=given).fit(MANY, MANY_LABELS) for given in ("auto", None))
     assert np.array_equal(automatic.predict_proba(TEXTS), without.predict_proba(TEXTS))
 
 
@@ -283,7 +294,7 @@ def test_auto_uses_no_vectors_for_rows_without_text() -> None:
 
 
 def test_the_command_line_accepts_auto(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [f"{text},{label}" for text, label in zip(TEXTS, LABELS, strict=True)]
+    lines = [f"{text},{label}" for text, label in zip(MANY, MANY_LABELS, strict=True)]
     (tmp_path / "rows.csv").write_text("\n".join(["text,label", *lines]))
     with pytest.raises(SystemExit) as ended:
         main(
@@ -300,4 +311,4 @@ def test_the_command_line_accepts_auto(tmp_path: Path, capsys: pytest.CaptureFix
         )
     assert not ended.value.code
     assert "static vectors of wordllama" in capsys.readouterr().err
-    assert hinet.load(tmp_path / "model").vectors == "wordllama"
+    assert hinet.load(tmp_path / "model").vectors == "auto"

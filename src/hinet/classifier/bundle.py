@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import EXAMPLES, HELD_OUT, Examples, Fitted, UpdateCheck, predictor_class
-from hinet.classifier.inputs import MatrixInput, encoder_of, restore_features, with_bundled_encoder
+from hinet.classifier.inputs import MatrixInput, encoder_of, private_columns, restore_features, with_bundled_encoder
 from hinet.classifier.labels import LabelCodec, TextStyle
 from hinet.classifier.model_folder import (
     FORMAT,
@@ -37,6 +37,7 @@ from hinet.classifier.predicted_sets import SetRule
 from hinet.classifier.remembered import TEXTS, RememberedTexts
 from hinet.data import Traces
 from hinet.encoders.meaning import EncoderPlace, TunedInput
+from hinet.engine.fused_search import Search
 from hinet.engine.model.fused import Trust
 from hinet.engine.search.predictor import Predictor
 from hinet.errors import FileError, HiNetError
@@ -188,6 +189,9 @@ def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
     with naming_file(files.path("model")):
         if predictor.features not in (None, width):
             raise HiNetError(f"it reads {predictor.features:,} features, and rows have {width}")
+        compared = predictor.model.experts.neighbours.private_columns if isinstance(predictor, Search) else 0
+        if compared != private_columns(features):
+            raise HiNetError(f"it compares {compared:,} columns, and rows have {private_columns(features):,} for that")
         examples, held_out = (
             None if width is None else Examples.pop_from(kept, name, features=width, nodes=len(taxonomy))
             for name in (EXAMPLES, HELD_OUT)

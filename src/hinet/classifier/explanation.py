@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from html import escape
@@ -150,20 +150,43 @@ def nearest_texts(fitted: Fitted, row: Any, count: int = NEAREST_TEXTS) -> tuple
     """Return the known texts that are most like that of a row."""
     if not fitted.predictor.can_remember:
         return ()
-    experts, layers = fitted.search.model.experts, fitted.codec.layers
-    memory = experts.neighbours
-    entry, cosine = nearest_entries(fitted.search.text_vectors(row), memory, 2 * count)
+    experts = fitted.search.model.experts
+    entry, cosine = nearest_entries(fitted.search.text_vectors(row), experts.neighbours, 2 * count)
     found: list[Neighbour] = []
     for number, similarity in zip(entry.tolist(), cosine.tolist(), strict=True):
-        node = int(layers.node[experts.spans.neuron[memory.label[number]]])
-        position = int(memory.row[number])
-        known = None if fitted.remembered is None else fitted.remembered.find(position)
-        text, origin = known or (None, "correction" if memory.boost[number] > 0 else "row")
-        label = fitted.codec.decode(np.array([node]))[0]
-        row_number = position if known is not None and origin == "row" else None
-        if text is None or (text, node) not in [(each.text, each.node) for each in found]:  # a title with its context
-            found.append(Neighbour(text, label, node, similarity, origin, row_number))
+        near = _neighbour(fitted, number, similarity)
+        if near.text is None or (near.text, near.node) not in [(each.text, each.node) for each in found]:
+            found.append(near)  # otherwise a title with its context
     return tuple(found[:count])
+
+
+def nearest_of_nodes(fitted: Fitted, rows: Any, nodes: Sequence[Sequence[int]]) -> list[list[Neighbour | None]]:
+    """Return, for each row and each of its nodes, the known text of the node that is most like that of the row."""
+    if not fitted.predictor.can_remember:
+        return [[None] * len(each) for each in nodes]
+    experts = fitted.search.model.experts
+    memory, node_of = experts.neighbours, experts.spans.paths.node[experts.neighbours.label]
+    found: list[list[Neighbour | None]] = []
+    for vector, wanted in zip(fitted.search.text_vectors(rows), nodes, strict=True):
+        entries = np.flatnonzero(np.isin(node_of, wanted))
+        order, cosine = nearest_entries(vector[None], memory.take(entries), len(entries))
+        best: dict[int, tuple[int, float]] = {}
+        for entry, similarity in zip(entries[order].tolist(), cosine.tolist(), strict=True):
+            best.setdefault(int(node_of[entry]), (entry, similarity))
+        found.append([_neighbour(fitted, *best[node]) if node in best and vector.any() else None for node in wanted])
+    return found
+
+
+def _neighbour(fitted: Fitted, entry: int, similarity: float) -> Neighbour:
+    """Return an entry of the memory."""
+    experts = fitted.search.model.experts
+    memory = experts.neighbours
+    node, position = int(experts.spans.paths.node[memory.label[entry]]), int(memory.row[entry])
+    known = None if fitted.remembered is None else fitted.remembered.find(position)
+    text, origin = known or (None, "correction" if memory.boost[entry] > 0 else "row")
+    label = fitted.codec.decode(np.array([node]))[0]
+    row_number = position if known is not None and origin == "row" else None
+    return Neighbour(text, label, node, similarity, origin, row_number)
 
 
 def _log_p(fitted: Fitted, group_parts: Callable[[int], GroupParts], option: int) -> float:

@@ -16,7 +16,15 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.choices import Decoding
-from hinet.classifier.inputs import Features, FrameInput, TextInput, text_column, text_part, unknown_rows
+from hinet.classifier.inputs import (
+    Features,
+    FrameInput,
+    TextInput,
+    private_columns,
+    text_column,
+    text_part,
+    unknown_rows,
+)
 from hinet.classifier.labels import LabelCodec, Truth
 from hinet.classifier.predicted_sets import (
     Answers,
@@ -511,7 +519,7 @@ class Fitted:
         """
         if not self.predictor.can_remember:
             raise HiNetError(
-                "the model has no memory of texts; train it with `vectors` or `encoder`, one label per row and a tree"
+                "the model has no memory of texts; train it with `vectors` or `encoder`, and one label per row"
             )
         remembered = self.remembered
         numbers = [self.search.model.experts.neighbours.row, np.zeros(0) if remembered is None else remembered.number]
@@ -527,7 +535,7 @@ class Fitted:
             return []
         experts = self.search.model.experts
         own = experts.neighbours.take(np.flatnonzero(experts.neighbours.boost))
-        nodes = self.codec.layers.node[experts.spans.neuron[own.label]]
+        nodes = experts.spans.paths.node[own.label]
         known = [None if self.remembered is None else self.remembered.find(number) for number in own.row.tolist()]
         return [(found and found[0], node) for found, node in zip(known, nodes.tolist(), strict=True)]
 
@@ -543,7 +551,7 @@ class Fitted:
 
     def keeping(self, rows: Any, traces: Traces, seed: int) -> Fitted:
         """Return the same with some of these training rows kept, in addition to those it has."""
-        examples = Examples.of(rows, traces)
+        examples = Examples.of(self._to_keep(rows), traces)
         if self.examples is not None:
             examples = self.examples.joined(examples)
         return replace(self, examples=examples.chosen(self._bytes_left(self.held_out), seed))
@@ -553,6 +561,7 @@ class Fitted:
 
         Training rows are dropped if they no longer fit.
         """
+        held_out = replace(held_out, rows=self._to_keep(held_out.rows))
         if self.held_out is not None:
             held_out = self.held_out.joined(held_out)
         kept = held_out.evenly_chosen(int(HELD_OUT_SHARE * self._bytes_left()), seed)
@@ -560,6 +569,14 @@ class Fitted:
         if examples is not None:
             examples = examples.chosen(self._bytes_left(kept), seed)
         return replace(self, held_out=kept, examples=examples)
+
+    def _to_keep(self, rows: Any) -> Any:
+        """Return rows without the values of columns that are only compared: these would take most of the room."""
+        private = private_columns(self.features)
+        if not private or not isinstance(rows, MixedRows):
+            return rows
+        kept = rows.without_last(private).tocsr()
+        return sp.csr_array((kept.data, kept.indices, kept.indptr), rows.shape)
 
     def _bytes_left(self, kept: Examples | None = None) -> int:
         """Return the number of bytes left for kept rows, if ``kept`` rows are kept already."""

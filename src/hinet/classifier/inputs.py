@@ -59,6 +59,11 @@ class TextInput:
         """Number of features, including dense columns."""
         return self.features.count + (0 if self.meaning is None else self.meaning.width)
 
+    @property
+    def private_columns(self) -> int:
+        """Number of last columns that are only compared with those of known texts."""
+        return self.meaning.width if self.meaning is not None and self.meaning.private else 0
+
     def rows(self, X: Any, threads: int | None, *, sparse: bool = True) -> Any:
         """Return texts as sparse rows with dense columns, or as one CSR matrix unless ``sparse``."""
         rows = self.rows_with_unknown(X, threads)
@@ -82,7 +87,12 @@ class TextInput:
         return replace(rows, dense=(rows.dense + self.meaning.columns(X, threads)) / np.float32(2))
 
     def mixed(self, rows: Any, X: Any, columns: NDArray[np.float32]) -> MixedRows:
-        """Return n-grams with dense columns; the n-grams are weighted by the share of known words of a text."""
+        """Return n-grams with dense columns.
+
+        The n-grams are weighted by the share of known words of a text, unless experts read n-grams alone.
+        """
+        if self.private_columns:
+            return MixedRows(rows, columns)
         known = np.nan_to_num(known_shares(self.features, X)).astype(np.float32)
         values = rows.data * np.repeat(known, np.diff(rows.indptr))
         return MixedRows(sp.csr_array((values, rows.indices, rows.indptr), rows.shape), columns)
@@ -194,12 +204,16 @@ class FrameInput:
         progress: Progress | None = None,
         *,
         several: bool = False,
+        private: bool = False,
     ) -> tuple[FrameInput, Any]:
-        """Return the features of training rows, and the rows; ``several`` means several labels per row."""
+        """Return the features of training rows, and the rows.
+
+        ``several`` means several labels per row, ``private`` that vectors are only compared with those of known texts.
+        """
         text_input, text_rows = None, None
         if kinds.text:
             training = TrainingTexts(texts_of(table, kinds), settings, threads)
-            text_input, text_rows = fit_text(training, source, progress)
+            text_input, text_rows = fit_text(training, source, progress, private=private)
         elif source is not None:
             raise HiNetError("`vectors` and `encoder` need texts, and the rows have no text column; leave both out")
         frame = cls.with_columns(text_input, table, kinds, several=several)
@@ -416,6 +430,12 @@ def text_of(features: Features) -> TextInput | None:
     return features if isinstance(features, TextInput) else None
 
 
+def private_columns(features: Features) -> int:
+    """Return the number of last columns that are only compared with those of known texts."""
+    text = text_of(features)
+    return 0 if text is None else text.private_columns
+
+
 def text_column(X: Any) -> Any:
     """Return the only column of a frame, a table or an array; anything else unchanged."""
     shape: tuple[int, ...] = getattr(X, "shape", ())
@@ -473,13 +493,18 @@ def fit_text(
     source: TokenVectors | EncoderVectors | None = None,
     progress: Progress | None = None,
     more: Sequence[str] | None = None,
+    *,
+    private: bool = False,
 ) -> tuple[TextInput, Any]:
-    """Return the features of training texts followed by ``more`` texts, and the rows."""
+    """Return the features of training texts followed by ``more`` texts, and the rows.
+
+    ``private`` means that vectors are only compared with those of known texts.
+    """
     features, rows = training.ngrams if more is None else training.ngrams_with(more)
     if source is None:
         return TextInput(features), rows
     texts = training.texts if more is None else joined_texts(training.texts, more)
-    meaning, columns = Meaning.fit(source, texts, training.threads, progress)
+    meaning, columns = Meaning.fit(source, texts, training.threads, progress, private=private)
     text_input = TextInput(features, meaning)
     return text_input, text_input.mixed(rows, texts, columns)
 

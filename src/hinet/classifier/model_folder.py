@@ -129,6 +129,7 @@ class MeaningEntry(TypedDict):
 
     encoder: EncoderEntry | None
     vectors: NotRequired[PackagedEntry]
+    private: NotRequired[bool]
 
 
 class FrameText(TypedDict):

@@ -16,7 +16,7 @@ from hinet.choices import ThresholdsBy
 from hinet.classifier.columns import KINDS
 from hinet.classifier.predicted_sets import Objective
 from hinet.data.text import TextSettings
-from hinet.encoders.meaning import EncoderVectors, Meaning, TunedInput
+from hinet.encoders.meaning import EncoderVectors, Meaning, TunedInput, is_auto
 from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine.search.predictor import DECODING, PROBABILITY, Engine
 from hinet.engine.settings import RULES as ENGINE_RULES
@@ -207,7 +207,7 @@ def plain_parameters(estimator: Any) -> dict[str, Any]:
     plain["text"] = None if plain["text"] is None else plain["text"].to_dict()
     plain["checkpoint"] = None
     for name in ("vectors", "encoder"):  # saved with the features
-        plain[name] = None if plain[name] is None else name
+        plain[name] = plain[name] if plain[name] is None or is_auto(plain[name]) else name
     if isinstance(plain["class_weight"], dict):  # keys need not be text
         labels = [label.item() if isinstance(label, np.generic) else label for label in plain["class_weight"]]
         plain["class_weight"] = [[*pair] for pair in zip(labels, plain["class_weight"].values(), strict=True)]
@@ -219,7 +219,8 @@ def restored_parameters(
     metadata: dict[str, Any], taxonomy: Taxonomy, meaning: Meaning | TunedInput | None
 ) -> dict[str, Any]:
     """Return the parameters of plain values."""
-    parameters = {**metadata, "checkpoint": None, "vectors": None, "encoder": None}
+    vectors = metadata["vectors"] if is_auto(metadata["vectors"]) else None
+    parameters = {**metadata, "checkpoint": None, "vectors": vectors, "encoder": None}
     if meaning is not None:
         parameters |= meaning.parameter
     if parameters["text"] is not None:

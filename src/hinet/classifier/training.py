@@ -18,9 +18,19 @@ from numpy.typing import NDArray
 
 from hinet.choices import Decoding
 from hinet.classifier.calibration import HeldOut, with_learned_trust
-from hinet.classifier.columns import ColumnKinds, recognise
+from hinet.classifier.columns import ColumnKinds, recognise, texts_of
+from hinet.classifier.default_vectors import MIN_TEXTS, default_vectors
 from hinet.classifier.fitted import Examples, Fitted, bytes_to_keep, features_of, rows_to_predict
-from hinet.classifier.inputs import Features, FrameInput, MatrixInput, TextInput, TrainingTexts, fit_text, text_of
+from hinet.classifier.inputs import (
+    Features,
+    FrameInput,
+    MatrixInput,
+    TextInput,
+    TrainingTexts,
+    fit_text,
+    private_columns,
+    text_of,
+)
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.parameters import engine_for, engine_settings, seed_of, torch_parameter
 from hinet.classifier.practice import calibrated_on_titles
@@ -218,31 +228,52 @@ class Training:
 
         def fit() -> tuple[Features, Any]:
             if isinstance(labelled.texts, TrainingTexts):
-                source = self._vector_source()
-                return fit_text(labelled.texts, source, self.progress, None if titles is None else titles.texts)
+                more = None if titles is None else titles.texts
+                source, private = self._vector_source(labelled, inputs)
+                return fit_text(labelled.texts, source, self.progress, more, private=private)
             kinds = labelled.kinds
             if kinds is None:
                 columns = parameters["columns"]
                 kinds = recognise(labelled.rows).warn() if columns is None else ColumnKinds.of(columns)
-            text, source = parameters["text"], self._vector_source(has_text=bool(kinds.text))
-            return FrameInput.fit(labelled.rows, kinds, text, self.threads, source, self.progress, several=several)
+            texts = texts_of(labelled.rows, kinds) if kinds.text else None
+            source, private = self._vector_source(labelled, texts)
+            return FrameInput.fit(
+                labelled.rows, kinds, parameters["text"], self.threads, source, self.progress,
+                several=several, private=private,
+            )  # fmt: skip
 
         inputs = labelled.rows if titles is None else titles.after(labelled.rows)
-        decided_by = (parameters["text"], _identity(vectors), _identity(encoder), several)
+        decided_by = (
+            parameters["text"],
+            _identity(vectors),
+            _identity(encoder),
+            several,
+            bool(parameters["neighbours"]),
+        )
         fitted, rows = self.cache("features", inputs, decided_by, fit)
         return fitted, rows.tocsr() if self.engine == "torch" else rows
 
-    def _vector_source(self, *, has_text: bool = True) -> TokenVectors | EncoderVectors | None:
-        """Return the source of text vectors; ``"auto"`` stands for none without text and for torch networks."""
+    def _vector_source(self, labelled: LabelledRows, texts: Any) -> tuple[TokenVectors | EncoderVectors | None, bool]:
+        """Return the source of the vectors of texts, and whether these are only compared with those of known texts.
+
+        ``"auto"`` stands for none where texts are not compared, and for streams that do not fit in memory. Without
+        rows, all experts read the vectors, as titles alone have few words.
+        """
         vectors, encoder = self.parameters["vectors"], self.parameters["encoder"]
-        if vectors is None and encoder is None:
-            return None
-        if is_auto(vectors) and (not has_text or self.engine == "torch"):
-            vectors = None
-        return vector_source(vectors, encoder, self.progress)
+        if encoder is None and is_auto(vectors):
+            compares = labelled.codec.sets is None and self.engine == "fused" and bool(self.parameters["neighbours"])
+            if texts is None or not compares or labelled.stream is not None:
+                return None, False
+            alone = labelled.titles is not None
+            return default_vectors(texts, self.progress, min_texts=0 if alone else MIN_TEXTS), not alone
+        source = vector_source(vectors, encoder)
+        if isinstance(source, TokenVectors):
+            origin = "" if source.package is None else f" of {source.package}"
+            self.progress.message(f"all experts read static vectors{origin}, {len(source):,} tokens")
+        return source, False
 
     def _stream_features(self, labelled: LabelledRows, titles: TitleRows | None) -> TextInput | FrameInput:
-        source = self._vector_source(has_text=labelled.texts is not None)
+        source, _ = self._vector_source(labelled, labelled.texts)
         text = None
         if labelled.texts is not None:
             assert not isinstance(labelled.texts, TrainingTexts)
@@ -269,9 +300,10 @@ class Training:
         if stream is None:
             whole, held_out = labelled.with_titles(titles), self._held_out(labelled, features)
             valid, several = validation_rows(labelled.codec, held_out), labelled.codec.sets is not None
-            columns = None if titles is None else titles.columns_of(rows)
-            if labelled.titles is not None and isinstance(rows, MixedRows):  # else the mix is learned on titles, too
-                columns = labelled.titles.columns_of(rows)
+            read = rows.without_last(private).features() if (private := private_columns(features)) else rows
+            columns = None if titles is None else titles.columns_of(read)
+            if labelled.titles is not None and isinstance(read, MixedRows):  # else the mix is learned on titles, too
+                columns = labelled.titles.columns_of(read)
             if several and is_dense(features) and isinstance(rows, MixedRows):  # all columns get dropout then
                 rows = rows.tocsr()
                 valid = valid and replace(valid, rows=valid.rows.tocsr())
@@ -308,7 +340,8 @@ class Training:
         found = TitleColumns(columns, known.nodes) if len(known) else None
         title_rows = 0 if titles is None else len(titles)
         words = len(text.features.words) or text.features.count
-        return TextVectors(text.meaning.width, found, title_rows, words), tuple(known.texts)
+        vectors = TextVectors(text.meaning.width, found, title_rows, words, text.meaning.private)
+        return vectors, tuple(known.texts)
 
     def _held_out(self, labelled: LabelledRows, features: Features) -> HeldOut | None:
         if labelled.valid is None:
@@ -584,7 +617,7 @@ def is_dense(features: Features) -> bool:
 def vector_kind(features: Features) -> VectorKind | None:
     """Return the source of the vectors of texts, if there are any."""
     meaning = features.meaning if isinstance(features, TextInput) else None
-    if meaning is None:
+    if meaning is None or meaning.private:
         return None
     return "static" if isinstance(meaning.source, TokenVectors) else "encoder"
 

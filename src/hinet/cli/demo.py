@@ -43,6 +43,7 @@ def demo(
         bool,
         option("Use vectors distilled from all-MiniLM-L6-v2 instead of those of the extra 'meaning'.", "--vectors"),
     ] = False,
+    rows: Annotated[int | None, option("Train on this number of rows only, to see results sooner.", min=1)] = None,
 ) -> None:
     """Train on the built-in ICD-10-CM data set, evaluate on test rows, and classify some everyday phrases.
 
@@ -56,27 +57,31 @@ def demo(
     from hinet.classifier.model_folder import check_target
     from hinet.cli.taxonomy import summary_lines
     from hinet.data import load_icd10cm
+    from hinet.encoders.packaged_vectors import is_installed
+    from hinet.encoders.token_vectors import PACKAGED
     from hinet.engine.compiling import compile_for_training
+    from hinet.ragged import evenly_spaced
     from hinet.taxonomy.check import summarise
 
     if out is not None:
         check_target(out)
-    source = _distilled(run) if vectors else "auto"
+    source = _distilled(run) if vectors else PACKAGED if is_installed() else None
     compile_for_training()
     console = Console(highlight=False)
     with console.status("reading ICD-10-CM"):
         icd = load_icd10cm()
     for line in summary_lines("ICD-10-CM", summarise(icd.taxonomy)):
         typer.echo(line)
-    labels = len({*icd.train.labels})
+    train = icd.train if rows is None else icd.train.take(evenly_spaced(len(icd.train), rows))
+    labels = len({*train.labels})
     typer.echo(
-        f"  rows        {len(icd.train):,} train, {len(icd.valid):,} valid, {len(icd.test):,} test; {labels:,} labels"
+        f"  rows        {len(train):,} train, {len(icd.valid):,} valid, {len(icd.test):,} test; {labels:,} labels"
     )
     classifier = HiNetClassifier(
         icd.taxonomy, vectors=source, random_state=run.seed, n_jobs=run.threads, verbose=not run.quiet
     )
     start = time.perf_counter()
-    classifier.fit(icd.train.texts, icd.train.labels, valid=(icd.valid.texts, icd.valid.labels))
+    classifier.fit(train.texts, train.labels, valid=(icd.valid.texts, icd.valid.labels))
     classifier.calibrate()
     console.print(_evaluation_table(classifier, icd, time.perf_counter() - start))
     for phrase, (best,) in zip(PHRASES, classifier.predict_traces(PHRASES), strict=True):

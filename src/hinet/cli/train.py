@@ -191,12 +191,10 @@ def _classifier(
 ) -> HiNetClassifier:
     """Return a classifier with parameters from options and a settings file; ``given`` options override the file."""
     from hinet import HiNetClassifier
-    from hinet.cli.training_rows import TaxonomyAlone, TrainingStream
+    from hinet.cli.training_rows import TrainingStream
 
     parameters = {**options, **source.parameters}
     parameters["validation_fraction"] = valid_share if isinstance(source, TrainingStream) else None
-    if isinstance(source, TaxonomyAlone) and not {"vectors", "encoder"} & {*given, *settings}:
-        parameters["vectors"] = "auto"  # titles alone have few words
     defaults = HiNetClassifier().get_params()
     overriding = {
         name: value

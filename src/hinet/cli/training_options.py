@@ -11,8 +11,8 @@ from hinet.errors import HiNetError
 
 _EPOCHS = "Training epochs (default: chosen from the number of rows; 3 with --fine-tune)."
 _VECTORS = (
-    "Static vectors of words: a folder of 'vectors distill', a file, 'auto' for those of the extra 'meaning' if it is "
-    "installed, or 'none' for no vectors (default: 'auto' without rows, else 'none')."
+    "Static vectors of words: a folder of 'vectors distill', a file, 'wordllama' for those of the extra 'meaning', "
+    "'auto' to only compare English texts with known ones by these if they are installed, or 'none'."
 )
 _MIN_DF = "Minimum number of rows that contain a word or n-gram (default: 1 for at most 3,000 rows, else 2)."
 _STREAM = "Train on rows from disk, in constant memory (default: if they would not fit in memory)."
@@ -44,7 +44,7 @@ class TrainingOptions:
         int | None, option("Stop after this many epochs without a better validation score (default: never).", min=1)
     ] = None
     min_df: Annotated[int | None, option(_MIN_DF, min=1)] = None
-    vectors: Annotated[str | None, option(_VECTORS)] = None
+    vectors: Annotated[str, option(_VECTORS)] = "auto"
     encoder: Annotated[str | None, option(_ENCODER)] = None
     bundle_encoder: Annotated[bool, option(_BUNDLE, "--bundle-encoder")] = False
     fine_tune: Annotated[bool, option(_FINE_TUNE, "--fine-tune")] = False
@@ -96,7 +96,6 @@ class TrainingOptions:
         """The parameters of a classifier that these options give."""
         return {
             **{name: getattr(self, name) for name in _PARAMETERS},
-            "vectors": None if self.vectors == "none" else self.vectors,
             "multilabel": "auto" if self.multilabel is None else self.multilabel,
             "objective": self.parsed_objective,
             "engine": "torch" if self.fine_tune else "auto",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
@@ -57,6 +57,11 @@ class MixedRows:
     def features(self) -> Any:
         """Return the features alone: CSR rows if there are no dense columns."""
         return MixedRows(self.sparse, self.dense) if self.dense.shape[1] else self.sparse
+
+    def without_last(self, count: int) -> MixedRows:
+        """Return the rows without the last ``count`` columns, which are dense."""
+        dense = np.ascontiguousarray(self.dense[:, : self.dense.shape[1] - count])
+        return replace(self, dense=dense)
 
     def tocsr(self) -> Any:
         """Return all columns as one CSR matrix."""
@@ -113,6 +118,20 @@ class SparseMatrix(NamedTuple):
             self.near_label[rows] if len(self.near_label) else self.near_label,
             self.near_score[rows] if len(self.near_score) else self.near_score,
         )
+
+    def without_last(self, columns: int, count: int) -> SparseMatrix:
+        """Return rows of ``columns`` features without the last ``count``, which are dense or, in kept rows, sparse."""
+        dense = self.dense.shape[1]
+        if 0 < dense < count:
+            raise HiNetError(f"rows have {dense:,} dense columns, and the model compares {count:,}")
+        if dense >= count:
+            return self._replace(dense=np.ascontiguousarray(self.dense[:, : dense - count]))
+        kept = self.indices < columns - count
+        if kept.all():
+            return self
+        row = np.repeat(np.arange(self.row_count), np.diff(self.indptr))[kept]
+        indptr = offsets_of(np.bincount(row, minlength=self.row_count))
+        return self._replace(indptr=indptr, indices=self.indices[kept], data=self.data[kept])
 
     def entries(self, columns: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return all features and values of a matrix with one row and this many ``columns``."""

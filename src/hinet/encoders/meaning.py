@@ -16,7 +16,7 @@ from hinet.encoders.token_vectors import MAX_WIDTH, TokenVectors, read_vectors
 from hinet.errors import HiNetError
 from hinet.extras import require
 from hinet.files.schema import check_arrays, floats
-from hinet.progress import Progress, SilentProgress
+from hinet.progress import Progress
 
 if TYPE_CHECKING:
     from hinet.encoders.cache import CachedEncoder, VectorSource
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 EncoderPlace: TypeAlias = Union[str, Path, "Encoder", tuple[str | Path, ...]]
 
-AUTO = "auto"  # static vectors if they are installed
+AUTO, NONE = "auto", "none"  # installed static vectors if they help, and no vectors
 LENGTH = 2.7  # typical length of a row of vectors, where a row of words has length 1; chosen on NAICS held-out rows
 MIN_LENGTH = 1e-6
 TOKENS_PREFIX = "vectors."  # prefix of the arrays of static vectors
@@ -130,16 +130,23 @@ class Meaning:
     source: TokenVectors | EncoderVectors
     mean: Floats  # (width,)
     scale: float
+    private: bool = False  # whether they are only compared with those of known texts
 
     @classmethod
     def fit(
-        cls, source: TokenVectors | EncoderVectors, texts: Any, threads: int | None, progress: Progress | None = None
+        cls,
+        source: TokenVectors | EncoderVectors,
+        texts: Any,
+        threads: int | None,
+        progress: Progress | None = None,
+        *,
+        private: bool = False,
     ) -> tuple[Meaning, Floats]:
         """Fit mean and scale to texts; return them with the columns of the texts."""
         unit = unit_rows(_vectors(source, texts, threads, progress))
         mean = unit.mean(0)
         typical = float(np.sqrt(np.square(unit - mean).sum(1).mean())) if len(unit) else 1.0
-        meaning = cls(source, mean, LENGTH / max(typical, MIN_LENGTH))
+        meaning = cls(source, mean, LENGTH / max(typical, MIN_LENGTH), private)
         return meaning, meaning._scaled(unit)
 
     @property
@@ -151,7 +158,7 @@ class Meaning:
     def parameter(self) -> dict[str, Any]:
         """The classifier parameter that selects these vectors."""
         if isinstance(self.source, TokenVectors):
-            return {"vectors": self.source.package or self.source}
+            return {"vectors": AUTO if self.private else self.source.package or self.source}
         return {"encoder": self.source.source if self.source.bundled is None else self.source}
 
     def columns(self, texts: Any, threads: int | None) -> Floats:
@@ -190,11 +197,12 @@ class Meaning:
         """Return the entry of a manifest."""
         if isinstance(self.source, EncoderVectors):
             return {"encoder": self.source.describe()}
+        private = {"private": True} if self.private else {}
         if self.source.package is None:
-            return {"encoder": None}
+            return {"encoder": None, **private}
         from hinet.encoders.packaged_vectors import FINGERPRINT
 
-        return {"encoder": None, "vectors": {"package": self.source.package, "fingerprint": FINGERPRINT}}
+        return {"encoder": None, "vectors": {"package": self.source.package, "fingerprint": FINGERPRINT}, **private}
 
     @classmethod
     def restored(cls, described: Mapping[str, Any], arrays: Arrays) -> Meaning:
@@ -212,7 +220,8 @@ class Meaning:
         else:
             source = EncoderVectors.restored(encoder, arrays)
         check_arrays(arrays, _SCALING, {"width": source.width})
-        return cls(source, np.array(arrays["meaning.mean"], np.float32), float(arrays["meaning.scale"][0]))
+        mean, scale = np.array(arrays["meaning.mean"], np.float32), float(arrays["meaning.scale"][0])
+        return cls(source, mean, scale, described.get("private", False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,15 +282,9 @@ class TunedInput:
 def vector_source(
     vectors: str | Path | TokenVectors | None,
     encoder: str | Path | Encoder | EncoderVectors | None,
-    progress: Progress | None = None,
 ) -> TokenVectors | EncoderVectors | None:
-    """Return the source of text vectors that the parameters of a classifier name, if any.
-
-    ``vectors="auto"`` stands for the vectors of the extra ``meaning``, if it is installed and there is no encoder.
-    ``progress`` reports which vectors these are.
-    """
-    if is_auto(vectors):
-        vectors = None if encoder is not None else _installed_vectors(progress or SilentProgress())
+    """Return the source of text vectors that the parameters of a classifier name, if any; "auto" names none."""
+    vectors = None if isinstance(vectors, str) and vectors in (AUTO, NONE) else vectors
     if vectors is not None and encoder is not None:
         raise HiNetError("`vectors` and `encoder` both give vectors of texts; leave one of them out")
     if vectors is not None:
@@ -292,21 +295,8 @@ def vector_source(
 
 
 def is_auto(vectors: Any) -> bool:
-    """Return whether static vectors are used only if they are installed and of use."""
+    """Return whether texts are compared by static vectors if these are installed and of use."""
     return isinstance(vectors, str) and vectors == AUTO
-
-
-def _installed_vectors(progress: Progress) -> TokenVectors | None:
-    """Return the vectors of the extra ``meaning``, or None if they cannot be used, with a message of either."""
-    from hinet.encoders.packaged_vectors import packaged_vectors
-
-    try:
-        vectors = packaged_vectors()
-    except HiNetError as error:
-        progress.message(f"no static vectors: {error}")
-        return None
-    progress.message(f"static vectors of {vectors.package}, {len(vectors):,} tokens")
-    return vectors
 
 
 def _load(encoder: str | Path | Encoder, device: str | None = None) -> tuple[Encoder, str]:

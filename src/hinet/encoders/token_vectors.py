@@ -6,9 +6,11 @@ Vectors are quantised to 8 bits and looked up by the hash of their token.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,23 @@ class TokenVectors:
 
         parts = parallel_map(sum_block, in_blocks(as_arrow(texts), threads), threads)
         return np.concatenate([np.zeros((0, self.width), np.float32), *parts])
+
+    def word_share(self, texts: Any) -> float:
+        """Return the share of the words of texts that are tokens as a whole; 0 without words.
+
+        >>> TokenVectors.of(["rye", "bread"], np.eye(2, dtype=np.float32)).word_share(["Rye bread", "pain de seigle"])
+        0.4
+        """
+        counts: Counter[str] = Counter()
+        for part in map(normalise, in_blocks(as_arrow(texts), 1)):
+            plain = part.text.tobytes()
+            for start, end in pairwise(part.offsets.tolist()):
+                text = plain[start:end].decode()
+                counts.update(word_pattern(text, whole_runs=True).findall(text))
+        if not counts:
+            return 0.0
+        hashes = _hashes_of_pieces([*counts], np.zeros(len(counts), bool))
+        return float(np.isin(hashes, self.table.hashes) @ np.array([*counts.values()]) / counts.total())
 
     def by_token(self, text: str) -> tuple[list[str], NDArray[np.float32]]:
         """Return the words of a text, pairs joined, and what each adds to the sum, (words, width)."""

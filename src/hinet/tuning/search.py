@@ -29,8 +29,7 @@ from hinet.classifier.parameters import RULES, SETTINGS, torch_parameter, write_
 from hinet.data.text import TextSettings
 from hinet.data.text.text_input import as_arrow
 from hinet.data.text.vocabulary import resolve_auto
-from hinet.encoders import read_vectors
-from hinet.encoders.meaning import is_auto
+from hinet.encoders.meaning import vector_source
 from hinet.errors import HiNetError, counted, did_you_mean
 from hinet.files.atomic import write_text
 from hinet.metrics import SCORES, SET_SCORES
@@ -326,8 +325,8 @@ class _Search:
         codec, _ = read_labels(checked_labels(rows.labels, count_of(rows.rows)), taxonomy, classifier.path_sep)
         given = _given_parameters(classifier)
         shared = {**given, "taxonomy": taxonomy}
-        if "vectors" in given and not is_auto(given["vectors"]):
-            shared["vectors"] = read_vectors(given["vectors"])  # once for all trials
+        if (source := vector_source(given.get("vectors"), None)) is not None:
+            shared["vectors"] = source  # once for all trials
         runner = TrialRunner(splits, shared, metric, seed)
         labels = int(codec.layers.ends.sum())
         size = runner.default_size(stages_of(splits)[0].share, labels)
@@ -425,7 +424,7 @@ def _given_parameters(classifier: HiNetClassifier) -> dict[str, Any]:
     return {
         name: value
         for name, value in classifier.get_params(deep=False).items()
-        if name not in left_out and not (value is None or value == defaults[name])
+        if name not in left_out and value != defaults[name]
     }
 
 

@@ -79,7 +79,7 @@ class Space:
         if problem.hierarchical and not problem.several:
             values["decoding"] = ("expected_f1",)
         values = {name: options for name, options in values.items() if options and name not in base}
-        if base.get("vectors") is not None:
+        if base.get("vectors") not in (None, "none"):
             values["vectors"] = (None,)
         return cls(values)
 
