@@ -16,6 +16,7 @@ _EXTRAS = {
     "pyoxigraph": "ontology",
     "fastapi": "serve",
     "uvicorn": "serve",
+    "mcp": "mcp",
     "ray": "cluster",
 }  # the extra that installs each package
 

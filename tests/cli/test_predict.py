@@ -179,14 +179,14 @@ def test_inputs_are_not_overwritten_and_wrong_extensions_are_reported(shop: Path
     before = (shop / "test.csv").read_bytes()
     for arguments, message in (
         (["test.csv", "--out", "./test.csv"], "--out is an input file, which would be overwritten"),
-        (["test.csv", "--out", "out.xlsx"], "out.xlsx: Excel is not written"),
+        (["test.csv", "--out", "out.arff"], "out.arff: ARFF is not written"),
         (["dark bread"], "no such file; pass a text through standard input"),
     ):
         done = run_hinet("predict", "model", *arguments, cwd=shop)
         assert done.returncode == 2
         assert message in done.stderr
     assert (shop / "test.csv").read_bytes() == before
-    assert not (shop / "out.xlsx").exists()
+    assert not (shop / "out.arff").exists()
 
 
 def test_min_confidence_predicts_inner_nodes_or_nothing(shop: Path) -> None:

@@ -11,11 +11,22 @@ from typing import Any
 import pytest
 
 from hinet import FileError, HiNetError, Taxonomy, extras, memory
-from hinet.data.tables import Columns, ColumnSelection, FailFast, RowQuery, TableOptions, labelled_blocks, read_blocks
-from hinet.data.tables.writing import output_format
+from hinet.data.tables import (
+    Columns,
+    ColumnSelection,
+    FailFast,
+    RowQuery,
+    TableOptions,
+    excel,
+    labelled_blocks,
+    read_blocks,
+)
+from hinet.data.tables.writing import CellKind, new_table, output_format
 from hinet.files import delimited
 from hinet.files.delimited import EXCEL
 from tests.cli.conftest import run_inside
+
+openpyxl = pytest.importorskip("openpyxl")
 
 ROWS: list[list[Any]] = [
     ["title", "price", "label", "day"],
@@ -28,7 +39,6 @@ ROWS: list[list[Any]] = [
 
 def write_sheet(path: Path, rows: Iterable[Sequence[Any]]) -> Path:
     """Write an Excel file; the second of its sheets is not read."""
-    openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
     for row in rows:
         book.active.append(row)
@@ -87,7 +97,6 @@ def test_a_hierarchy_has_the_rows_of_the_sheet_as_lines(tmp_path: Path) -> None:
 
 
 def test_other_archives_and_zip_bombs_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("openpyxl")
     query = RowQuery(Columns(("title",)))
     path = tmp_path / "rows.xlsx"
     for content, message in (
@@ -130,7 +139,152 @@ def test_the_package_to_install_is_named(
         assert capsys.readouterr().err == error
 
 
-def test_excel_is_not_written() -> None:
-    with pytest.raises(FileError, match=r"Excel is not written; use \.csv"):
-        output_format("out.xlsx", None, "csv")
-    assert output_format("-", None, "xlsx") == "csv"
+def cells_of(path: Path) -> list[tuple[Any, ...]]:
+    sheet = openpyxl.load_workbook(path).worksheets[0]
+    return [tuple(cell.value for cell in row) for row in sheet.iter_rows()]
+
+
+KINDS: dict[str, CellKind] = {"text": "text", "labels": "labels", "share": "number", "row": "integer", "kept": "any"}
+COLUMNS: dict[str, list[Any]] = {
+    "text": ['rye <&> "bread"', " two  blanks \r\nline", "\x00\x1f bell", None],
+    "labels": [["bread", "milk"], ["0111"], [], None],
+    "share": [0.123456789, 1.0, None, float("nan")],
+    "row": [1, 2, 3, 4],
+    "kept": ["007", 4.5, True, 2**60],
+}
+
+
+def test_cells_are_written_with_their_types(tmp_path: Path) -> None:
+    out = tmp_path / "out.xlsx"
+    for _ in range(2):
+        with new_table(str(out), "xlsx", KINDS) as table:
+            table.write({name: cells[:3] for name, cells in COLUMNS.items()})
+            table.write({name: cells[3:] for name, cells in COLUMNS.items()})
+        content = out.read_bytes()
+    assert cells_of(out) == [
+        ("text", "labels", "share", "row", "kept"),
+        ('rye <&> "bread"', "bread|milk", 0.123457, 1, "007"),
+        (" two  blanks \r\nline", "0111", 1, 2, 4.5),
+        ("\ufffd\ufffd bell", None, None, 3, True),
+        (None, None, None, 4, str(2**60)),
+    ]
+    assert out.read_bytes() == content  # reproducible
+    (block,) = read_blocks([str(out)], ColumnSelection(("text", "kept")), TableOptions(), FailFast())
+    assert block.cells["kept"] == ["007", 4.5, True, str(2**60)]
+
+
+@pytest.mark.parametrize("formula", ["=1+1", "+1", "-2+3", "@SUM(A1)", '=HYPERLINK("http://a.example")', "\t=1"])
+def test_formulas_are_inert(tmp_path: Path, formula: str) -> None:
+    out = tmp_path / "out.xlsx"
+    with new_table(str(out), "xlsx", {formula: "any", "text": "text", "labels": "labels"}) as table:
+        table.write({formula: [formula], "text": [formula], "labels": [[formula]]})
+    sheet = openpyxl.load_workbook(out).worksheets[0]
+    cells = [cell for row in sheet.iter_rows() for cell in row if cell.value != "text" and cell.value != "labels"]
+    assert [(cell.value, cell.data_type) for cell in cells] == [(formula, "s")] * 4
+    with zipfile.ZipFile(out) as archive:
+        assert b"<f>" not in archive.read("xl/worksheets/sheet1.xml")
+
+
+@pytest.mark.parametrize(("columns", "letters"), [(1, "A"), (27, "AA"), (703, "AAA"), (16_384, "XFD")])
+def test_columns_have_letters(tmp_path: Path, columns: int, letters: str) -> None:
+    out = tmp_path / "out.xlsx"
+    with new_table(str(out), "xlsx", {f"c{number}": "any" for number in range(columns)}):
+        pass
+    assert openpyxl.load_workbook(out).worksheets[0][f"{letters}1"].value == f"c{columns - 1}"
+
+
+def test_what_a_sheet_cannot_hold_raises_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out.xlsx"
+    with new_table(str(out), "xlsx", {"text": "text"}) as table:
+        table.write({"text": ["a" * 40_000]})
+    assert cells_of(out)[1][0] == "a" * 32_766 + "…"
+    out.unlink()
+    with (
+        pytest.raises(FileError, match=r"out\.xlsx: the label 'a\|b' has the separator"),
+        new_table(str(out), "xlsx", {"labels": "labels"}) as table,
+    ):
+        table.write({"labels": [["a|b"]]})
+    monkeypatch.setattr(excel, "MAX_ROWS", 2)
+    with (
+        pytest.raises(FileError, match=r"out\.xlsx: a sheet of Excel has at most 2 rows; write CSV"),
+        new_table(str(out), "xlsx", {"text": "text"}) as table,
+    ):
+        table.write({"text": ["a", "b"]})
+    monkeypatch.setattr(excel, "MAX_BYTES", 1_000)
+    with (
+        pytest.raises(FileError, match="the sheet has more than 2 GB"),
+        new_table(str(out), "xlsx", {"text": "text"}) as table,
+    ):
+        table.write({"text": ["a" * 2_000]})
+    with (
+        pytest.raises(FileError, match="16,385 columns are more than the 16,384 of Excel"),
+        new_table(str(out), "xlsx", {f"c{number}": "any" for number in range(16_385)}),
+    ):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_format_follows_the_name_of_the_output() -> None:
+    assert output_format("out.xlsx", None, "csv") == "xlsx"
+    assert output_format("out", None, "xlsx") == "xlsx"
+    assert output_format("-", None, "xlsx") == "csv"  # a terminal shows it
+    assert output_format("-", "xlsx", "csv") == "xlsx"
+
+
+def test_numbers_that_are_shown_with_leading_zeros_are_codes(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    book.active.append(["title", "label"])
+    shown_as = ((111, "0000"), (111, "General"), (12_345, "0000"), (1.5, "00"), ("0111", "General"), (1, "0" * 100_000))
+    for number, shown in shown_as:
+        book.active.append(["rye", number])
+        book.active.cell(book.active.max_row, 2).number_format = shown
+    book.save(tmp_path / "rows.xlsx")
+    query = RowQuery(Columns(("title",)))
+    (block,) = labelled_blocks([str(tmp_path / "rows.xlsx")], query, TableOptions(), FailFast())
+    assert block.labels == ["0111", "111", "12345", "1.5", "0111", "1"]
+
+
+def repacked(path: Path, name: str, content: bytes) -> Path:
+    """Replace or add a part of an Excel file."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {part: archive.read(part) for part in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for part, data in {**parts, name: content}.items():
+            archive.writestr(part, data)
+    return path
+
+
+def test_files_that_unpack_to_too_much_raise_before_they_are_read(tmp_path: Path) -> None:
+    query = RowQuery(Columns(("title",), label=()), labels=False)
+    path = write_sheet(tmp_path / "rows.xlsx", ROWS)
+    with pytest.raises(FileError, match=r"unpacks to [\d,]+ bytes, more than 1,000; save it as CSV, or in parts"):
+        list(labelled_blocks([str(path)], query, TableOptions(max_unpacked=1_000), FailFast()))
+    repacked(path, "xl/styles.xml", b"<styleSheet>" + b"<xf/>" * 1_000_000 + b"</styleSheet>")
+    assert path.stat().st_size < 50_000
+    with pytest.raises(FileError, match=r"its part 'xl/styles\.xml' unpacks to more than 1,048,576 bytes"):
+        list(labelled_blocks([str(path)], query, TableOptions(), FailFast()))
+
+
+class Stopped(Exception):  # noqa: N818 as the service stops, not for an error of the file
+    pass
+
+
+@pytest.mark.parametrize("part", ["xl/sharedStrings.xml", "xl/worksheets/sheet1.xml"])
+def test_reading_can_be_stopped_within_a_part(tmp_path: Path, part: str) -> None:
+    content = {
+        "xl/sharedStrings.xml": b"<sst>" + b"<si><t>a</t></si>" * 2_000_000 + b"</sst>",
+        "xl/worksheets/sheet1.xml": b"<worksheet><sheetData><row>"
+        + b"<c/>" * 8_000_000
+        + b"</row></sheetData></worksheet>",
+    }[part]
+    path = repacked(write_sheet(tmp_path / "rows.xlsx", ROWS), part, content)
+    reads: list[int] = []
+
+    def stop() -> None:
+        reads.append(1)
+        if len(reads) == 30:
+            raise Stopped
+
+    query = RowQuery(Columns(("title",), label=()), labels=False)
+    with pytest.raises(Stopped):
+        list(labelled_blocks([str(path)], query, TableOptions(on_read=stop), FailFast()))

@@ -58,7 +58,8 @@ class TableOptions:
     delimiter: str | None = None
     quotes: bool | None = None  # whether cells may be quoted
     encoding: str = "utf-8"
-    on_read: Callable[[], None] | None = None  # called before each read of a text file; may raise to stop
+    on_read: Callable[[], None] | None = None  # called before each read of a text or Excel file; may raise to stop
+    max_unpacked: int | None = None  # maximum bytes of an unpacked Excel file; by default what memory allows
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
@@ -228,7 +229,9 @@ class RowBlock:
 
     @property
     def decoded_bytes(self) -> int:
-        """Bytes of the Arrow arrays; 0 for text formats, whose files are not smaller than their rows."""
+        """Size of the Arrow arrays or Excel texts; 0 for text formats, whose files are not smaller than their rows."""
+        if self.format == "xlsx":
+            return sum(len(cell) for column in self.cells.values() for cell in column if isinstance(cell, str))
         return sum(int(row_bytes(array).sum()) for array in self.arrays.values())
 
     @property

@@ -182,7 +182,7 @@ def _excel_blocks(file: TableFile) -> Iterator[RowBlock]:
     if not file.peeked.head.startswith(EXCEL):
         raise FileError(file.path, "is not an Excel file (.xlsx); save it as one, or set `format`")
     with seekable_file(file.path, file.peeked.stream, EXCEL) as stream:
-        yield from in_blocks(file, *_excel_rows(file.path, stream, file.selection))
+        yield from in_blocks(file, *_excel_rows(file, stream))
 
 
 _READERS: dict[TableFormat, Callable[[TableFile], Iterator[RowBlock]]] = {
@@ -339,9 +339,10 @@ def _json_row(number: int, line: str, selection: ColumnSelection) -> Row | BadRo
     return Row(number, row, len(line))
 
 
-def _excel_rows(path: str, file: IO[bytes], selection: ColumnSelection) -> _Source:
+def _excel_rows(file: TableFile, stream: IO[bytes]) -> _Source:
     """Read the header of the first sheet, and return its rows."""
-    rows = sheet_rows(path, file)
+    path, selection, options = file.path, file.selection, file.options
+    rows = sheet_rows(path, stream, max_bytes=options.max_unpacked, on_read=options.on_read)
     header = next(rows, None)
     if header is None:
         raise FileError(path, "the first sheet is empty; its first row names the columns")

@@ -1,4 +1,4 @@
-"""Tables written block by block: CSV, TSV, JSON lines or Parquet, atomically to a file or to a pipe."""
+"""Tables written block by block: CSV, TSV, JSON lines, Parquet or Excel, atomically to a file or to a pipe."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from hinet.choices import TableFormat
 from hinet.data.tables.blocks import format_of_name
 from hinet.data.tables.cells import to_python
+from hinet.data.tables.excel import Sheet, new_sheet
 from hinet.errors import FileError, HiNetError, quoted
 from hinet.files.atomic import new_file
 from hinet.files.delimited import format_rows
@@ -28,7 +29,7 @@ CellKind = Literal["text", "texts", "labels", "titles", "number", "numbers", "in
 LIST_SEP = " > "  # between the steps of a trace in a text cell
 LABEL_SEP = "|"  # between several labels in a text cell, unless another is given
 
-_READ_ONLY: dict[TableFormat, str] = {"arff": "ARFF", "xlsx": "Excel"}
+_BINARY: dict[TableFormat, str] = {"parquet": "Parquet", "xlsx": "Excel"}
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # also in full width
 _NUMBER = re.compile(r"[+-]?[0-9.,]*[0-9][0-9.,]*(?:[eE][+-]?[0-9]+)?%?")
 _TEXT, _TEXTS, _FLOAT = pa.string(), pa.list_(pa.string()), pa.float64()
@@ -48,21 +49,24 @@ class TableWriter(Protocol):
 def output_format(out: str, format: TableFormat | None, input_format: TableFormat) -> TableFormat:
     """Return the format to write: as given, by the suffix, or that of the input; for plain lines TSV.
 
-    ARFF and Excel are not written: the default for such an input is CSV.
+    ARFF is not written: the default for such an input is CSV. Excel is written only to files.
 
     Raises
     ------
     FileError
-        If the suffix is unknown, or the format is ARFF or Excel.
+        If the suffix is unknown, or the format is ARFF.
     """
     result = format or (None if out == STANDARD else format_of_name(out))
     suffix = Path(strip_compression(out)).suffix.lower()
     if result is None and suffix not in ("", ".txt"):
-        raise FileError(out, f"unknown extension {suffix!r}; use .csv, .tsv, .jsonl or .parquet, or set the format")
-    if result in _READ_ONLY:
-        raise FileError(out, f"{_READ_ONLY[result]} is not written; use .csv, .tsv, .jsonl or .parquet")
+        known = ".csv, .tsv, .jsonl, .parquet or .xlsx"
+        raise FileError(out, f"unknown extension {suffix!r}; use {known}, or set the format")
+    if result == "arff":
+        raise FileError(out, "ARFF is not written; use .csv, .tsv, .jsonl, .parquet or .xlsx")
+    if result is None and out == STANDARD and input_format == "xlsx":
+        return "csv"
     result = result or input_format
-    return "tsv" if result == "text" else "csv" if result in _READ_ONLY else result
+    return "tsv" if result == "text" else "csv" if result == "arff" else result
 
 
 @contextmanager
@@ -91,6 +95,9 @@ def new_table(
         elif format == "parquet":
             with _Parquet(out, opened, kinds, schema) as writer:
                 yield writer
+        elif format == "xlsx":
+            with new_sheet(out, opened, list(kinds)) as sheet:
+                yield _Excel(out, sheet, kinds, label_sep)
         else:
             delimited = _Delimited(out, opened, "\t" if format == "tsv" else ",", kinds, label_sep, escape_formulas)
             yield delimited
@@ -101,8 +108,8 @@ def new_table(
 def _output_stream(out: str, format: TableFormat) -> Iterator[IO[bytes]]:
     if out == STANDARD:
         stream = standard_output()
-        if format == "parquet" and stream.isatty():
-            raise FileError(out, "Parquet is a binary format; write it to a file, or choose another format")
+        if format in _BINARY and stream.isatty():
+            raise FileError(out, f"{_BINARY[format]} is a binary format; write it to a file, or choose another format")
         yield stream
         stream.flush()
         return
@@ -129,21 +136,8 @@ class _Delimited:
     escape_formulas: bool
 
     def __post_init__(self) -> None:
-        self._cell_of = {**_CELL_OF, "labels": self._labels, "numbers": self._numbers}
+        self._cell_of = _cells_of(self.path, self.label_sep)
         self._header = [list(self.kinds)]  # written with the first rows, so that a failure before them writes nothing
-
-    def _labels(self, labels: Any) -> str:
-        for label in labels or ():
-            if self.label_sep in label:
-                raise FileError(
-                    self.path,
-                    f"the label {quoted(label)} has the separator {quoted(self.label_sep)}; give another "
-                    "`label_sep`, or write JSON lines or Parquet",
-                )
-        return self.label_sep.join(labels or ())
-
-    def _numbers(self, numbers: Any) -> str:
-        return self.label_sep.join(map(_CELL_OF["number"], numbers or ()))
 
     def write(self, columns: Mapping[str, Sequence[Any]]) -> None:
         cells = [[self._cell_of[kind](value) for value in _values(columns[name])] for name, kind in self.kinds.items()]
@@ -184,6 +178,48 @@ _CELL_OF: dict[CellKind, Callable[[Any], str]] = {
     "integer": str,
     "any": _any_cell,
 }
+
+
+def _cells_of(path: str, label_sep: str) -> dict[CellKind, Callable[[Any], str]]:
+    """Return the functions that convert values to text cells, by kind."""
+
+    def labels(values: Any) -> str:
+        for label in values or ():
+            if label_sep in label:
+                raise FileError(
+                    path,
+                    f"the label {quoted(label)} has the separator {quoted(label_sep)}; give another `label_sep`, or "
+                    "write JSON lines or Parquet",
+                )
+        return label_sep.join(values or ())
+
+    def numbers(values: Any) -> str:
+        return label_sep.join(map(_CELL_OF["number"], values or ()))
+
+    return {**_CELL_OF, "labels": labels, "numbers": numbers}
+
+
+@dataclass
+class _Excel:
+    path: str
+    sheet: Sheet
+    kinds: Mapping[str, CellKind]
+    label_sep: str
+
+    def __post_init__(self) -> None:
+        self._cell_of = _cells_of(self.path, self.label_sep)
+
+    def write(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        cells = [[self._cell(value, kind) for value in _values(columns[name])] for name, kind in self.kinds.items()]
+        self.sheet.write(zip(*cells, strict=True))
+
+    def _cell(self, value: Any, kind: CellKind) -> Any:
+        """Return a number or boolean as it is, and everything else as the text of a CSV cell."""
+        if value is None or value != value:
+            return None
+        if isinstance(value, int | float):
+            return float(f"{value:.6g}") if kind == "number" else value
+        return self._cell_of[kind](value)
 
 
 @dataclass
