@@ -135,7 +135,7 @@ def main() -> None:
 def prepare(folder: Path) -> None:
     """Train the model, and write the request script."""
     icd = load_icd10cm()
-    classifier = HiNetClassifier(icd.taxonomy, random_state=0)
+    classifier = HiNetClassifier(icd.taxonomy, vectors=None, random_state=0)
     classifier.fit(icd.train.texts, icd.train.labels, valid=(icd.valid.texts, icd.valid.labels))
     classifier.calibrate()
     classifier.save(folder / "icd")

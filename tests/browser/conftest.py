@@ -37,11 +37,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @contextmanager
-def serving(*arguments: str | Path) -> Iterator[str]:
+def serving(*arguments: str | Path, command: str = "serve") -> Iterator[str]:
     """Yield the address of a service that is ready."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with started([HINET, "serve", "--port", str(port), *arguments], stderr=PIPE) as process:
+    with started([HINET, command, "--port", str(port), *arguments], stderr=PIPE) as process:
         assert process.stderr is not None
         said = list(iter_until(" ready: ", process.stderr))
         try:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.browser.conftest import Open, look
 from tests.browser.model import DEPTH, HOSTILE_TITLE, LONG_TITLE, WIDE
+from tests.browser.test_views import drop
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
@@ -250,6 +251,56 @@ def test_correct_by_picking_in_the_tree(service: str, open_page: Open) -> None:
     assert response.value.status == 201
     assert (sent["verdict"], sent["nodes"]) == ("correct", ["white"])
     expect(page.locator(".kept")).to_contain_text("Corrected to white")
+
+
+def test_answers_lie_within_a_branch(service: str, open_page: Open) -> None:
+    page = open_page(service)
+    classify(page, "bread knife")
+    item(page, "Food").locator("> .row").click()
+    page.get_by_role("button", name="Answer only in this branch").press("Enter")
+    remove = page.get_by_role("button", name="Remove: Only in food")
+    expect(remove).to_be_focused()
+    expect(page.locator(".limits")).to_contain_text("Probabilities are conditional")
+    steps = page.get_by_role("list", name="Steps from the top down")
+    expect(steps.locator(".step").first).to_have_accessible_name("Food food 100%")
+    expect(page.locator(".others .other")).to_have_count(4)  # all labels of the branch
+    assert sum(percents(page.locator(".others"))) == pytest.approx(100, abs=2)
+    expect(item(page, "Tools")).to_be_visible()  # the tree can still be browsed
+    expect(page.locator(".explanation[data-done]")).to_be_visible()
+    look(page, "classify-within")
+
+    page.reload()  # the address has the branch, and its title is loaded again
+    expect(page.locator(".limits li")).to_contain_text("Only in Food")
+    item(page, "Food").locator("> .row > .twist").click()
+    item(page, "Bread").locator("> .row").click()
+    page.get_by_role("button", name="Never in this branch").click()
+    classify(page, "bread knife")
+    assert {*page.locator(".others .other .what > code").all_inner_texts()} == {"milk", "cheese"}
+
+    remove.press("Enter")
+    expect(page.get_by_label("Text", exact=True)).to_be_focused()
+    expect(page.locator(".limits li")).to_contain_text("Not in Bread")
+    expect(page.locator(".headline h2")).to_contain_text(LONG_TITLE)
+    page.get_by_role("button", name="Remove: Not in bread").click()
+    expect(page.locator(".limits")).to_be_hidden()
+    assert page.evaluate("location.search") == ""
+
+
+def test_restriction_holds_for_tables_and_is_refused_if_nothing_is_left(service: str, open_page: Open) -> None:
+    page = open_page(f"{service}/?model=other&within=tools&exclude=tools#classify")
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("other")
+    page.get_by_label("Text", exact=True).fill("bread")
+    page.get_by_role("button", name="Classify", exact=True).click()
+    expect(page.get_by_role("alert").filter(has_text="exclude")).to_be_visible()
+    page.get_by_role("button", name="Remove: Not in tools").click()
+    page.get_by_role("tab", name="File").click()
+    expect(page.locator("#file .limits li")).to_contain_text("Only in Tools")
+    drop(page, "rows.csv", b"text\nwhite bread\n")
+    page.get_by_role("button", name="Classify the table").click()
+    expect(page.get_by_role("heading", name="1 row classified")).to_be_visible()
+    assert page.locator("#file td").nth(1).inner_text() in {"knives", "hammers", "html"}
+    page.get_by_role("combobox", name="Model").select_option("shop")
+    expect(page.locator("#file .limits")).to_be_hidden()
 
 
 def test_model_is_chosen_by_name(service: str, open_page: Open) -> None:

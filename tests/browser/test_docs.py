@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
@@ -61,6 +62,13 @@ def test_a_request_is_tried(service: str, open_page: Open) -> None:
     table.get_by_label("text", exact=True).fill("title")
     table.get_by_role("button", name="Send").click()
     expect(table.locator(".reply")).to_contain_text("label,trace,probability")
+    table.get_by_label("Or a file").set_input_files(
+        {"name": "rows.csv", "mimeType": "text/csv", "buffer": b"title\nwhole milk\n"}
+    )
+    expect(table.locator(".curl")).to_contain_text("--data-binary '@rows.csv'")
+    table.get_by_label("to", exact=True).fill("xlsx")
+    table.get_by_role("button", name="Send").click()
+    expect(table.get_by_role("link", name=re.compile("Download the answer"))).to_be_visible()
 
 
 def test_it_fits_a_phone_in_the_dark(service: str, open_page: Open) -> None:

@@ -7,8 +7,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
+from hinet.classifier.model_folder import read_manifest
+from hinet.serving.drift import Counts, ModelKey
+from hinet.serving.models import VERSION_DIGITS
 from tests.browser.conftest import Open, look, serving
 from tests.browser.test_classify import classify, fits, item
 
@@ -243,3 +247,22 @@ def test_focus_can_be_seen_everywhere(service: str, open_page: Open) -> None:
         seen.add(where)
         assert outline != "none", where
     assert len(seen) > 20
+
+
+def test_texts_that_changed_are_shown(models: Path, tmp_path: Path, open_page: Open) -> None:
+    counts = Counts(tmp_path / "feedback.db")
+    version = read_manifest(models / "shop")["blake2b"][:VERSION_DIGITS]
+    for day, share in (("2026-01-01", 0.9), ("2026-01-02", 0.9), ("2026-01-03", 0.3)):
+        for signal in ("known_words", "confidence"):
+            counts.add(ModelKey("shop", version), day, signal, np.full(600, share))
+    counts.flush()
+    counts.close()
+    with serving(f"shop={models / 'shop'}", "--feedback", tmp_path / "feedback.db") as address:
+        page = open_page(f"{address}/#model")
+        expect(page.get_by_text("The texts no longer look like the first ones")).to_be_visible()
+        expect(page.get_by_text("Known words: 91% on average in the first days, 31% now")).to_be_visible()
+        expect(page.get_by_role("region", name="Texts by day").get_by_role("row")).to_have_count(4)
+        look(page, "model-texts")
+        dark = open_page(f"{address}/#model", viewport=PHONE, color_scheme="dark")
+        expect(dark.get_by_text("The texts no longer look like the first ones")).to_be_visible()
+        look(dark, "model-texts-phone")

@@ -78,7 +78,7 @@ def test_progress_counts_rows(service: str, open_page: Open) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("rows.pdf", b"%PDF", "neither .csv, .tsv, .jsonl nor .parquet"),
+        ("rows.pdf", b"%PDF", "neither .csv, .tsv, .jsonl, .parquet nor .xlsx"),
         ("rows.csv", b"", "has no rows"),
         ("rows.jsonl", b"{broken\n", "rows.jsonl: line 1 is not a JSON object"),
     ],
@@ -89,6 +89,34 @@ def test_other_files_are_refused(service: str, open_page: Open, name: str, conte
     drop(page, name, content)
     expect(page.get_by_role("alert").filter(has_text=message)).to_be_visible()
     look(page, f"file-refused-{name.replace('.', '-')}")
+
+
+def test_an_excel_file_comes_back_as_one(service: str, open_page: Open, tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (("text", "code"), ("dark rye bread", "0111"), ("=1+1", 7)):
+        book.active.append(row)
+    book.active["A3"].data_type = "s"
+    book.save(tmp_path / "rows.xlsx")
+    page = open_page(f"{service}/#file")
+    expect(page.locator(".drop")).to_be_visible()
+    drop(page, "rows.xlsx", (tmp_path / "rows.xlsx").read_bytes())
+    expect(page.get_by_label("Format of the answer")).to_have_value("xlsx")
+    expect(page.get_by_label("Safe to open in a spreadsheet")).to_be_disabled()
+    look(page, "file-excel")
+    page.get_by_role("button", name="Classify the table").click()
+    link = page.get_by_role("link", name="Download classified_rows.xlsx")
+    with page.expect_download() as saved:
+        link.click()
+    saved.value.save_as(tmp_path / "out.xlsx")
+    header, first, second = openpyxl.load_workbook(tmp_path / "out.xlsx").active.iter_rows()
+    assert [cell.value for cell in header][:3] == ["text", "code", "predicted_label"]
+    assert [cell.value for cell in first][:3] == ["dark rye bread", "0111", "rye"]
+    assert [(cell.value, cell.data_type) for cell in second][:2] == [("=1+1", "s"), (7, "n")]
+    page.get_by_role("button", name="Other options").click()
+    page.get_by_label("Format of the answer").select_option("csv")
+    page.get_by_role("button", name="Classify the table").click()
+    expect(page.get_by_role("link", name="Download classified_rows.csv")).to_be_visible()
 
 
 def test_bad_row_is_named(service: str, open_page: Open) -> None:

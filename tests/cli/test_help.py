@@ -35,14 +35,18 @@ EXAMPLES = {
 VECTORS = {"vectors distill", "vectors inspect"}  # their examples run in tests/encoders, with an encoder
 COMPILED = {"compile"}  # its example runs in tests/engine/test_compiling.py
 SERVED = {
+    "start",
     "serve",
+    "mcp",
     "feedback export",
     "feedback show",
     "feedback list",
     "feedback delete",
-}  # their examples run in test_serve.py
+}  # their examples run in test_serve.py, test_start.py and tests/serving/test_agents.py
 RANDOM = {"train", "tune", "update", "compare", "demo"}
-THREADED = RANDOM | {"predict", "evaluate", "explain", "export", "compile", "serve", "vectors distill"}
+THREADED = RANDOM | {
+    "predict", "evaluate", "explain", "export", "compile", "serve", "start", "mcp", "vectors distill",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hinet.labelling.folder import ProjectFolder
 from hinet.serving.models import Models
 from hinet.serving.server import serve
 from hinet.serving.settings import Settings
@@ -19,14 +20,17 @@ from hinet.serving.settings import Settings
 
 def settings_of(values: dict[str, Any]) -> Settings:
     models = {name: Path(folder) for name, folder in values.pop("models").items()}
-    feedback = values.pop("feedback", None)
-    return Settings(models, feedback=None if feedback is None else Path(feedback), **values)
+    feedback, project = values.pop("feedback", None), values.pop("project", None)
+    tokens = frozenset(map(bytes.fromhex, values.pop("tokens", ())))
+    paths = {name: Path(path) for name, path in {"feedback": feedback, "project": project}.items() if path is not None}
+    return Settings(models, tokens=tokens, **paths, **values)
 
 
 def serve_in_rounds() -> None:
     for line in sys.stdin:
         settings = settings_of(json.loads(line))
-        Models(settings.models, 1).load_all()  # compiles the kernels
+        project = {} if settings.project is None else {"project": ProjectFolder(settings.project).model}
+        Models({**settings.models, **project}, 1).load_all()  # compiles the kernels
         child = os.fork()
         if not child:
             serve(settings)

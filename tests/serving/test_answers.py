@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from hinet import HiNetClassifier, Layers, Taxonomy
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.loaded import LoadedModel, RowError
+from hinet.compiled import interpreting
 from hinet.serving.answers import Answerer, Question, TextSpans
 from hinet.serving.models import EXAMPLES, ServedModel
 from hinet.serving.nodes import Nodes
@@ -203,3 +206,18 @@ def test_examples_come_from_all_branches() -> None:
     model = ServedModel("shop", Path("shop"), LoadedModel(fitted, {"calibration": None}))
     assert len(model.examples) == EXAMPLES
     assert {"milk", "bread", "hammer"} <= {*model.examples}
+
+
+def test_warming_up_runs_all_kernels_of_answers(classifier: HiNetClassifier) -> None:
+    model = ServedModel("shop", Path("shop"), LoadedModel(classifier.fitted_, {"calibration": None}))
+
+    def kernels(answer: Callable[[], Any]) -> set[str]:
+        names = set()
+        with interpreting(lambda kernel, arguments: names.add(kernel.__name__)):
+            answer()
+        return names
+
+    ahead, (best,) = kernels(model.warm_up), model.answerer.answer(["dark loaf"], Question())
+    assert "open_shares" in ahead
+    for question in (Question(top=2), Question(siblings=3), Question(exclude=(best["traces"][0]["node"],))):
+        assert kernels(partial(model.answerer.answer, ["dark loaf"], question)) <= ahead

@@ -14,7 +14,7 @@ CLIENTS, REQUESTS, SECONDS = 3, 300, 60.0
 
 
 def test_no_request_waits_for_a_search_that_has_ended() -> None:
-    answerer = SimpleNamespace(answer=lambda texts, question: [{"text": text} for text in texts])
+    answerer = SimpleNamespace(answer=lambda texts, question, observe: [{"text": text} for text in texts])
     model: Any = SimpleNamespace(answerer=answerer)
 
     async def ask() -> None:

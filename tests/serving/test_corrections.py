@@ -11,15 +11,15 @@ from hinet.classifier.loaded import COLUMNS
 from hinet.data.tables import Columns
 from hinet.serving import schemas
 from hinet.serving.settings import Settings
-from tests.classifier.test_neighbours import trained
+from tests.classifier.test_neighbours import DAG, EDGES, trained
 from tests.serving.conftest import Service, serving
 
 
-@pytest.fixture(scope="module")
-def remembering(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=[EDGES, DAG], ids=["tree", "dag"])
+def remembering(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """A folder with a model that has a memory."""
     folder = tmp_path_factory.mktemp("remembering") / "shop"
-    trained().save(folder, notes={COLUMNS: Columns(text=("text",), label=("label",)).to_dict()})
+    trained(request.param).save(folder, notes={COLUMNS: Columns(text=("text",), label=("label",)).to_dict()})
     return folder
 
 

@@ -21,12 +21,16 @@ from schemathesis.specs.openapi.checks import (
 )
 from starlette.testclient import TestClient
 
-from hinet.serving import schemas
+from hinet import Taxonomy
+from hinet.labelling.folder import ProjectSettings, create_project
+from hinet.labelling.training import train
+from hinet.serving import labelling_schemas, schemas
 from hinet.serving.app import create_app
 from hinet.serving.settings import Settings
+from hinet.serving.tables import TYPES
 from tests.serving.process import running
 
-DOCS = Path(__file__).parents[2] / "docs" / "serving.md"
+DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = 25  # per endpoint
 CHECKS = [
     schemathesis.checks.not_a_server_error,
@@ -42,7 +46,7 @@ document = TestClient(create_app(Settings({})), base_url="http://localhost").get
 schema = schemathesis.openapi.from_dict(document)
 
 
-@schemathesis.serializer("application/x-ndjson", "application/vnd.apache.parquet")
+@schemathesis.serializer("application/x-ndjson", TYPES["parquet"], TYPES["xlsx"])
 def as_it_is(context: Any, value: Any) -> Any:
     """Send a table as bytes."""
     return value if isinstance(value, bytes) else json.dumps(value, default=str).encode()
@@ -51,7 +55,13 @@ def as_it_is(context: Any, value: Any) -> Any:
 @pytest.fixture(scope="module")
 def address(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     store = tmp_path_factory.mktemp("store") / "feedback.db"
-    with running({"shop": shop}, feedback=store, review=10) as service:
+    folder = shop.parent / "nodes.csv"
+    made, _ = create_project(
+        store.parent / "labels", Taxonomy.from_file(folder), [f"row {number}" for number in range(50)],
+        ProjectSettings(vectors=None),
+    )  # fmt: skip
+    train(made)
+    with running({"shop": shop}, feedback=store, review=10, project=made.path) as service:
         yield f"http://127.0.0.1:{service.port}"
 
 
@@ -75,15 +85,27 @@ KINDS: dict[str, tuple[type[BaseModel], ...]] = {
 }
 
 
-def test_every_documented_example_matches_the_schema() -> None:
-    sections = re.split(r"^##+ ", DOCS.read_text(), flags=re.MULTILINE)
+LABELLING_KINDS: dict[str, tuple[type[BaseModel], ...]] = {
+    "GET /v1/project": (labelling_schemas.Project,),
+    "POST /v1/project/next": (labelling_schemas.NextRequest, labelling_schemas.NextResponse),
+    "POST /v1/project/labels": (*[labelling_schemas.LabelRequest] * 3, labelling_schemas.LabelResponse),
+    "GET /v1/project/labels": (labelling_schemas.LabelPage,),
+    "GET /v1/project/progress": (labelling_schemas.Progress,),
+    "GET /v1/project/disagreements": (labelling_schemas.DisagreementPage,),
+    "POST /v1/project/rows": (labelling_schemas.RowsRequest, labelling_schemas.RowsResponse),
+}
+
+
+@pytest.mark.parametrize(("page", "kinds"), [("serving.md", KINDS), ("labelling.md", LABELLING_KINDS)])
+def test_every_documented_example_matches_the_schema(page: str, kinds: dict[str, tuple[type[BaseModel], ...]]) -> None:
+    sections = re.split(r"^##+ ", (DOCS / page).read_text(), flags=re.MULTILINE)
     examples = {
         section.partition("\n")[0].strip("`"): re.findall(r"```json\n(.*?)```", section, re.DOTALL)
         for section in sections
     }
-    assert {name: len(kinds) for name, kinds in KINDS.items()} == {
+    assert {name: len(each) for name, each in kinds.items()} == {
         name: len(found) for name, found in examples.items() if found
     }
-    for name, kinds in KINDS.items():
-        for kind, text in zip(kinds, examples[name], strict=True):
+    for name, each in kinds.items():
+        for kind, text in zip(each, examples[name], strict=True):
             kind.model_validate(json.loads(text))

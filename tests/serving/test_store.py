@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from hinet.errors import FileError
+from hinet.files.database import StoreError
 from hinet.serving.settings import Settings
-from hinet.serving.store import FORMAT, MARKS, SCHEMA, Store, StoreError
+from hinet.serving.store import FEEDBACK, Store
 from tests.processes import started
 from tests.serving.conftest import Service, serving
 from tests.serving.test_feedback import verdict
@@ -46,7 +47,7 @@ def test_another_database_is_refused_and_not_touched(tmp_path: Path, mode: str) 
     assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("format", [FORMAT - 1, FORMAT + 1])
+@pytest.mark.parametrize("format", [FEEDBACK.format - 1, FEEDBACK.format + 1])
 def test_a_file_of_another_format_is_refused(path: Path, format: int) -> None:
     Store.open(path).close()
     with closing(sqlite3.connect(path)) as database:
@@ -58,7 +59,9 @@ def test_a_file_of_another_format_is_refused(path: Path, format: int) -> None:
 def test_a_file_whose_creation_was_interrupted_is_opened(path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("PRAGMA journal_mode = WAL")
-        database.executescript(f"BEGIN; {SCHEMA} {MARKS} COMMIT;")  # all of it is in the write-ahead log
+        database.executescript(
+            f"BEGIN; {FEEDBACK.schema} {FEEDBACK.marks} COMMIT;"
+        )  # all of it is in the write-ahead log
         with closing(Store.open(path)) as store:
             assert store.add(verdict("a", "rye")) == 1
 

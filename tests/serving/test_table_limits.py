@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import io
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -16,14 +18,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hinet.data.tables import Columns, FailFast, LabelledBlock, RowBlock, RowQuery, TableOptions, labelled_blocks
+from hinet.data.tables import (
+    Columns,
+    FailFast,
+    LabelledBlock,
+    RowBlock,
+    RowQuery,
+    TableOptions,
+    labelled_blocks,
+    new_table,
+)
 from hinet.serving.models import Models
 from hinet.serving.problems import ProblemError
 from hinet.serving.service import TABLE_WORKERS
 from hinet.serving.settings import Settings
-from hinet.serving.tables import TableJob, TableStoppedError, receive_table
+from hinet.serving.tables import MAX_UNPACKED, TableJob, TableStoppedError, receive_table
 from tests.processes import wait_until
-from tests.serving.conftest import serving
+from tests.serving.conftest import Service, serving
 from tests.serving.process import SECONDS
 from tests.serving.test_tables import post
 
@@ -176,6 +187,44 @@ def test_a_table_is_limited_by_its_decoded_size(shop: Path) -> None:
         answer = post(service, large, "parquet")
         assert (answer.status_code, answer.json()["type"]) == (413, "urn:hinet:problem:too-large")
         assert "decoded" in answer.json()["detail"]
+
+
+def sheet(rows: bytes) -> bytes:
+    """Return an Excel file with a sheet of these rows after a header."""
+    buffer = io.BytesIO()
+    with new_table("sheet", "xlsx", {"title": "any"}, stream=buffer) as table:
+        table.write({"title": ["rows"]})
+    bomb = io.BytesIO()
+    with zipfile.ZipFile(buffer) as archive, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in archive.namelist():
+            content = archive.read(name)
+            end = content.find(b"</sheetData>")
+            packed.writestr(name, content if end < 0 else content[:end] + rows + content[end:])
+    return bomb.getvalue()
+
+
+def test_excel_files_that_unpack_to_too_much_are_refused_before_they_are_read(shop: Path) -> None:
+    pytest.importorskip("openpyxl")
+    bomb = sheet(b"<!--" + b" " * (MAX_UNPACKED + 1) + b"-->")
+    assert len(bomb) < 200_000
+    for service in serving(Settings({"shop": shop})):
+        answer = post(service, bomb, "xlsx")
+        assert answer.status_code == 422
+        assert "bytes, more than 134,217,728; save it as CSV, or in parts" in answer.json()["detail"]
+
+
+def test_excel_files_that_take_too_long_free_their_threads(shop: Path, tmp_path: Path) -> None:
+    pytest.importorskip("openpyxl")
+    wide = b"".join(b'<row r="%d"><c r="XFD%d"/></row>' % (row, row) for row in range(3, 200_000))
+    for service in serving(Settings({"shop": shop}, seconds=0.3, min_check_rate=1 << 40)):
+        for _ in range(TABLE_WORKERS):
+            answer = post(service, sheet(wide), "xlsx")
+            assert (answer.status_code, answer.json()["type"]) == (503, "urn:hinet:problem:too-slow")
+        wait_until(partial(answers, service), SECONDS)
+
+
+def answers(service: Service) -> bool:
+    return post(service, TABLE).status_code == 200
 
 
 class Clock(asyncio.SelectorEventLoop):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hinet.cli import main
+from hinet.data.tables import ColumnSelection, FailFast, TableOptions, new_table, read_blocks
 from hinet.serving.settings import Settings
 from hinet.serving.tables import TYPES
 from tests.serving.conftest import Service, rows, serving
@@ -29,6 +31,11 @@ def table(format: str) -> bytes:
     if format == "parquet":
         buffer = io.BytesIO()
         pq.write_table(pa.table({"id": list(range(len(TEXTS))), "title": TEXTS}), buffer)
+        return buffer.getvalue()
+    if format == "xlsx":
+        buffer = io.BytesIO()
+        with new_table("table", "xlsx", {"id": "any", "title": "any"}, stream=buffer) as written:
+            written.write({"id": list(range(len(TEXTS))), "title": TEXTS})
         return buffer.getvalue()
     sep = {"csv": ",", "tsv": "\t"}[format]
     cells = ['"' + text.replace('"', '""') + '"' for text in TEXTS]
@@ -50,6 +57,10 @@ def test_a_table_is_answered_as_by_the_command_line(service: Service, shop: Path
     expected = predicted(shop, tmp_path / f"in.{format}", out)
     if format == "parquet":
         assert pq.read_table(io.BytesIO(answer.content)).equals(pq.read_table(io.BytesIO(expected)))
+    elif format == "xlsx":  # a stream has other marks than a file around the same parts
+        sheets = [zipfile.ZipFile(io.BytesIO(content)) for content in (answer.content, expected)]
+        assert sheets[0].namelist() == sheets[1].namelist()
+        assert all(sheets[0].read(name) == sheets[1].read(name) for name in sheets[0].namelist())
     else:
         assert answer.content == expected
 
@@ -90,6 +101,8 @@ def test_a_large_table_comes_in_parts(service: Service, monkeypatch: pytest.Monk
         (b"\x1f\x8b\x08title", {}, 415, "compressed"),
         (b"PAR1 no parquet", {"format": "parquet"}, 422, ""),
         (b'{"title": "rye"}\n{"title": ', {"format": "jsonl"}, 422, "line 2"),
+        (b"PK\x03\x04 no sheet", {"format": "xlsx"}, 422, "cannot be read as an Excel file"),
+        (b"title\nrye\n", {"format": "xlsx"}, 422, "is not an Excel file"),
     ],
 )
 def test_bad_tables_are_refused_before_anything_is_answered(
@@ -99,6 +112,23 @@ def test_bad_tables_are_refused_before_anything_is_answered(
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
     assert told in answer.json()["detail"]
     assert "/tmp" not in answer.text
+
+
+@pytest.mark.parametrize(("format", "to"), [("csv", "xlsx"), ("xlsx", "csv"), ("jsonl", "parquet")])
+def test_an_answer_can_have_another_format(service: Service, tmp_path: Path, format: str, to: str) -> None:
+    answer = post(service, table(format), format, to=to, keep=["id"])
+    assert (answer.status_code, answer.headers["content-type"]) == (200, TYPES[to])  # type: ignore[index]
+    assert answer.headers["content-disposition"] == f'attachment; filename="classified.{to}"'
+    same = post(service, table(format), format, keep=["id"])
+    assert rows_of(tmp_path / f"answer.{to}", answer.content) == rows_of(tmp_path / f"same.{format}", same.content)
+    assert post(service, table(format), format, to="xls").status_code == 422
+
+
+def rows_of(path: Path, content: bytes) -> list[tuple[str, str]]:
+    """Return the ids and labels of an answered table, which is written to a file."""
+    path.write_bytes(content)
+    (block,) = read_blocks([str(path)], ColumnSelection(("id", "label")), TableOptions(), FailFast())
+    return [(str(number), label or "") for number, label in zip(*block.cells.values(), strict=True)]
 
 
 def test_other_contents_are_refused(service: Service) -> None:

@@ -26,7 +26,9 @@ StoreFile = Annotated[Path, typer.Argument(help="File of 'hinet serve --feedback
 def export(
     file: StoreFile,
     run: RunOptions,
-    out: Annotated[str, option("File to write: .csv, .tsv, .jsonl or .parquet; - for standard output, as CSV.")] = "-",
+    out: Annotated[
+        str, option("File to write: .csv, .tsv, .jsonl, .parquet or .xlsx; - for standard output, as CSV.")
+    ] = "-",
     model: Annotated[str | None, option("Name that the model is served by (default: the only one).")] = None,
     since_last: Annotated[bool, option("Write only rows that were never exported.", "--since-last")] = False,
 ) -> None:

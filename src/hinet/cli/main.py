@@ -23,6 +23,9 @@ from hinet.errors import HiNetError
 
 USAGE_ERROR = 2  # exit code, also for a wrong option
 PANELS = {
+    "Start from nothing": {
+        "start": "Label rows and train a model with them, in the browser: the row most worth a label comes next.",
+    },
     "Train and use a model": {
         "train": "Train a classifier on labelled texts, or on a taxonomy alone, and save it to a folder.",
         "tune": "Search for settings that score better than the defaults, on rows that are held out.",
@@ -30,6 +33,7 @@ PANELS = {
         "evaluate": "Evaluate a model on labelled rows: accuracy, hierarchical F1, calibration, coverage.",
         "explain": "Explain every step of a prediction: the words for the chosen node against its strongest rival.",
         "serve": "Serve models over REST, with a page to classify, explore, correct and review.",
+        "mcp": "Offer models to agents as tools (Model Context Protocol): classify, explain, search, feedback.",
     },
     "Manage a model": {
         "inspect": "Show the taxonomy, features, training, validation, calibration and files of a model.",

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hinet.cli.options import RunOptions, option, thread_options
+from hinet.cli.options import RunOptions, option, shared_options, thread_options
 from hinet.errors import HiNetError
 from hinet.extras import require
 from hinet.serving.settings import Settings, read_tokens
 
 NAME = re.compile(r"[\w][\w.-]{0,99}")
-_ALLOWED_HOST = (
+ALLOWED_HOST = (
     "Host name that requests may have in addition to addresses and localhost, such as that of a proxy; *.NAME for all "
     "names below it, * for any; repeatable (default: any name with --token-file)."
 )
-_TOKEN_FILE = "File with SHA-256 digests of bearer tokens, one per line (default: no token needed)."
+TOKEN_FILE = "File with SHA-256 digests of bearer tokens, one per line (default: no token needed)."
 _FEEDBACK = "SQLite file to keep feedback in; created if necessary (default: none is kept)."
 _REVIEW = "Keep doubtful texts in the file of --feedback, for people to review."
 _ENCODER = (
@@ -30,29 +31,51 @@ _GRACE = "Seconds that running requests have to finish when the service stops."
 QUEUE = 1_000  # rows in the review queue
 
 
+@dataclass(frozen=True)
+class ServiceOptions:
+    """Address, limits and files of a service."""
+
+    host: Annotated[str, option("Address to listen at; 0.0.0.0 accepts other machines.")] = Settings.host
+    port: Annotated[int, option("Port to listen at.", min=1, max=65_535)] = Settings.port
+    allowed_host: Annotated[list[str] | None, option(ALLOWED_HOST)] = None
+    token_file: Annotated[Path | None, option(TOKEN_FILE)] = None
+    feedback: Annotated[Path | None, option(_FEEDBACK)] = None
+    review: Annotated[bool, option(_REVIEW, "--review")] = False
+    encoder: Annotated[list[str] | None, option(_ENCODER)] = None
+    max_body: Annotated[int, option("Maximum request size in bytes.", min=1_000)] = Settings.max_body
+    max_file: Annotated[int, option("Maximum table size in bytes.", min=1_000)] = Settings.max_file
+    max_texts: Annotated[int, option("Maximum texts per request.", min=1)] = Settings.max_texts
+    max_length: Annotated[int, option("Maximum characters per text.", min=1)] = Settings.max_length
+    max_requests: Annotated[int, option(_MAX_REQUESTS, min=1)] = Settings.max_requests
+    seconds: Annotated[float, option("Maximum seconds per request.", min=0.1)] = Settings.seconds
+    grace: Annotated[float, option(_GRACE, min=1)] = Settings.grace
+    log_requests: Annotated[bool, option("Log every request, without its texts.", "--log-requests")] = False
+    log_texts: Annotated[bool, option("Log request bodies, including users' texts.", "--log-texts")] = False
+
+    def settings(self, models: list[str], threads: int | None, *, mcp: bool = False) -> Settings:
+        """Return the settings of a service with these models."""
+        if self.review and self.feedback is None:
+            raise HiNetError("--review keeps texts in the feedback file; give --feedback too")
+        return Settings(
+            _folders(models), host=self.host, port=self.port,
+            tokens=frozenset() if self.token_file is None else read_tokens(self.token_file), feedback=self.feedback,
+            review=QUEUE if self.review else 0, allowed_hosts=tuple(self.allowed_host or ()), max_body=self.max_body,
+            max_file=self.max_file, max_texts=self.max_texts, max_length=self.max_length,
+            max_requests=self.max_requests, seconds=self.seconds, grace=self.grace, threads=threads, mcp=mcp,
+            log_requests=self.log_requests or self.log_texts, log_texts=self.log_texts,
+            encoders=tuple(self.encoder or ()),
+        )  # fmt: skip
+
+
+ServedModels = Annotated[
+    list[str], typer.Argument(help="Folder of a trained model, or NAME=FOLDER; several.", show_default=False)
+]
+service_options = shared_options(ServiceOptions, "service", "Service")
+
+
 @thread_options
-def serve(
-    model: Annotated[
-        list[str], typer.Argument(help="Folder of a trained model, or NAME=FOLDER; several.", show_default=False)
-    ],
-    run: RunOptions,
-    host: Annotated[str, option("Address to listen at; 0.0.0.0 accepts other machines.")] = Settings.host,
-    port: Annotated[int, option("Port to listen at.", min=1, max=65_535)] = Settings.port,
-    allowed_host: Annotated[list[str] | None, option(_ALLOWED_HOST)] = None,
-    token_file: Annotated[Path | None, option(_TOKEN_FILE)] = None,
-    feedback: Annotated[Path | None, option(_FEEDBACK)] = None,
-    review: Annotated[bool, option(_REVIEW, "--review")] = False,
-    encoder: Annotated[list[str] | None, option(_ENCODER)] = None,
-    max_body: Annotated[int, option("Maximum request size in bytes.", min=1_000)] = Settings.max_body,
-    max_file: Annotated[int, option("Maximum table size in bytes.", min=1_000)] = Settings.max_file,
-    max_texts: Annotated[int, option("Maximum texts per request.", min=1)] = Settings.max_texts,
-    max_length: Annotated[int, option("Maximum characters per text.", min=1)] = Settings.max_length,
-    max_requests: Annotated[int, option(_MAX_REQUESTS, min=1)] = Settings.max_requests,
-    seconds: Annotated[float, option("Maximum seconds per request.", min=0.1)] = Settings.seconds,
-    grace: Annotated[float, option(_GRACE, min=1)] = Settings.grace,
-    log_requests: Annotated[bool, option("Log every request, without its texts.", "--log-requests")] = False,
-    log_texts: Annotated[bool, option("Log request bodies, including users' texts.", "--log-texts")] = False,
-) -> None:
+@service_options
+def serve(model: ServedModels, service: ServiceOptions, run: RunOptions) -> None:
     """Serve models over REST, with a page to classify, explore, correct and review.
 
     Example: hinet serve model --port 8000 --feedback feedback.db --review
@@ -62,19 +85,15 @@ def serve(
     """
     require("fastapi", "serve")
     require("uvicorn", "serve")
-    from hinet.serving.server import serve as run_server
+    run_service(service.settings(model, run.threads), run)
 
-    if review and feedback is None:
-        raise HiNetError("--review keeps texts in the feedback file; give --feedback too")
-    settings = Settings(
-        _folders(model), host=host, port=port, tokens=frozenset() if token_file is None else read_tokens(token_file),
-        feedback=feedback, review=QUEUE if review else 0, allowed_hosts=tuple(allowed_host or ()), max_body=max_body,
-        max_file=max_file, max_texts=max_texts, max_length=max_length, max_requests=max_requests, seconds=seconds,
-        grace=grace, threads=run.threads, log_requests=log_requests or log_texts, log_texts=log_texts,
-        encoders=tuple(encoder or ()),
-    )  # fmt: skip
-    _announce(settings, run)
-    run_server(settings, quiet=run.quiet and not settings.log_requests)
+
+def run_service(settings: Settings, run: RunOptions) -> None:
+    """Serve until the process is terminated."""
+    from hinet.serving.server import serve
+
+    announce(", ".join(settings.models), settings, run)
+    serve(settings, quiet=run.quiet and not settings.log_requests)
 
 
 def _folders(models: list[str]) -> dict[str, Path]:
@@ -96,8 +115,9 @@ def _folders(models: list[str]) -> dict[str, Path]:
     return folders
 
 
-def _announce(settings: Settings, run: RunOptions) -> None:
+def announce(served: str, settings: Settings, run: RunOptions) -> None:
+    """Print the address of a service, and a warning if others can use it."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    run.message(f"serving {', '.join(settings.models)} at http://{host}:{settings.port}")
+    run.message(f"serving {served} at http://{host}:{settings.port}")
     if settings.host not in ("127.0.0.1", "localhost", "::1") and not settings.tokens:
         run.message("warning: other machines can send requests without a token; give --token-file, or use a proxy")

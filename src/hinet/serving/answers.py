@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.answers import STOPS, PredictionOptions, select_answers
-from hinet.classifier.explanation import Step, explain_row
+from hinet.classifier.explanation import Step, explain_row, nearest_of_nodes
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import first_text, text_of, text_part
 from hinet.classifier.loaded import LoadedModel, label_text
@@ -98,6 +98,7 @@ class Answerer:
     """Answers questions about texts, or about rows of a table, with a loaded model."""
 
     model: LoadedModel
+    known_nodes: Nodes | None = None  # of the same taxonomy, if they are known
 
     @property
     def fitted(self) -> Fitted:
@@ -107,7 +108,7 @@ class Answerer:
     @cached_property
     def nodes(self) -> Nodes:
         """The taxonomy of the model."""
-        return Nodes(self.model.fitted.codec)
+        return self.known_nodes or Nodes(self.model.fitted.codec)
 
     @cached_property
     def _restrictions(self) -> dict[tuple[tuple[str, ...], tuple[str, ...]], Fitted]:
@@ -125,11 +126,18 @@ class Answerer:
             self._restrictions[within, exclude] = fitted
         return fitted
 
-    def answer(self, inputs: Any, question: Question) -> list[Json]:
-        """Return the answer to every text or row; a blank text has an empty answer."""
+    def answer(
+        self, inputs: Any, question: Question, observe: Callable[[Fitted, Any, Found], None] | None = None
+    ) -> list[Json]:
+        """Return the answer to every text or row; a blank text has an empty answer.
+
+        ``observe`` gets the rows and their traces, unless the answers are restricted to branches.
+        """
         fitted = self.restricted(question.within, question.exclude)
         rows = fitted.rows(inputs)
         found = fitted.predictor.traces(rows, question.top)
+        if observe is not None and fitted is self.fitted:
+            observe(fitted, rows, found)
         results = self._traces(found)
         several, threshold = fitted.codec.sets is not None, question.min_confidence
         if several or threshold is not None:
@@ -276,6 +284,13 @@ class Answerer:
             "unknown_words": _word_spans(text, explanation.unknown_words, spans),
             "nearest": [self._neighbour(each) for each in explanation.nearest],
         }
+
+    def nearest_of_nodes(self, texts: Sequence[str], nodes: Sequence[Sequence[str]]) -> list[list[Json | None]]:
+        """Return, for each text and each of its nodes, the known text of the node that is most like it."""
+        taxonomy = self.fitted.codec.taxonomy
+        positions = [[taxonomy.position(node) if node in taxonomy else -1 for node in each] for each in nodes]
+        found = nearest_of_nodes(self.fitted, self.fitted.rows(list(texts)), positions)
+        return [[near and self._neighbour(near) for near in each] for each in found]
 
     def _neighbour(self, found: Neighbour) -> Json:
         node = found.node

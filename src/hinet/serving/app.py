@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import orjson
 from fastapi import FastAPI, Query, Request
@@ -20,21 +18,28 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Route
 
 from hinet import __version__
 from hinet.errors import HiNetError
-from hinet.serving import schemas
+from hinet.serving import labelling_schemas, schemas
 from hinet.serving.gate import BODY, INTERNAL_ERROR, App, Gate, check_json
 from hinet.serving.problems import CONTENT_TYPE, FieldProblem, ProblemError, fields_problem
-from hinet.serving.service import Service
+from hinet.serving.service import Service, parse
 from hinet.serving.settings import Settings
 from hinet.serving.tables import TYPES, answer_table, table_problem
+
+if TYPE_CHECKING:
+    from hinet.serving.agents import AgentEndpoint
 
 DESCRIPTION = "Classifies texts and rows into a large hierarchy, and shows why."
 BODIES: dict[str, type[BaseModel]] = {
     "/v1/classify": schemas.ClassifyRequest,
     "/v1/explain": schemas.ExplainRequest,
     "/v1/feedback": schemas.FeedbackRequest,
+    "/v1/project/next": labelling_schemas.NextRequest,
+    "/v1/project/labels": labelling_schemas.LabelRequest,
+    "/v1/project/rows": labelling_schemas.RowsRequest,
 }
 PROBLEMS = {
     400: "The body or the Host header cannot be read.",
@@ -49,12 +54,12 @@ PROBLEMS = {
     422: "A field is invalid, unknown or missing.",
     429: "Too many concurrent requests; see Retry-After.",
     431: "The headers of the request are too long.",
-    503: "The service is not ready, the request took too long, or feedback cannot be read or written now.",
+    503: "The service is not ready, the request took too long, or its database cannot be read or written now.",
 }
 PAGE = Path(__file__).parent / "page"
 PAGE_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
-log = logging.getLogger("hinet.serving")
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class JSON(Response):
@@ -70,27 +75,12 @@ class JSON(Response):
 def create_app(settings: Settings, on_failure: Callable[[HiNetError], None] = lambda error: None) -> App:
     """Return the service as an application; models are loaded once it runs, or ``on_failure`` is called."""
     service = Service(settings)
+    agents = _agents(service) if settings.mcp else None
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async def start() -> None:
-            try:
-                await service.load_models()
-            except HiNetError as error:
-                on_failure(error)
-                return
-            except Exception as error:
-                log.exception("the service cannot start")
-                on_failure(HiNetError(f"the service cannot start: {type(error).__name__}: {error}"))
-                return
-            await service.watch()
-
-        task = asyncio.create_task(start())
-        yield
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-        await asyncio.to_thread(service.close)
+        async with service.running(on_failure), nullcontext() if agents is None else agents.running():
+            yield
 
     app = FastAPI(
         title="hinet", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
@@ -101,9 +91,18 @@ def create_app(settings: Settings, on_failure: Callable[[HiNetError], None] = la
     _add_classification(app, service)
     _add_feedback(app, service)
     _add_models(app, service)
+    _add_project(app, service)
     _add_status(app, service)
+    if agents is not None:
+        app.router.routes.append(Route("/mcp", agents, methods=["GET", "POST", "DELETE"], include_in_schema=False))
     _add_page(app)
     return Gate(app, settings, service.metrics, {("POST", "/v1/classify"): service.classify})
+
+
+def _agents(service: Service) -> AgentEndpoint:
+    from hinet.serving.agents import AgentEndpoint
+
+    return AgentEndpoint(service)
 
 
 def _add_problems(app: FastAPI) -> None:
@@ -197,6 +196,71 @@ def _add_models(app: FastAPI, service: Service) -> None:
     @app.get("/v1/models/{name}", responses=_responses(schemas.ModelDetails), summary="A model with its evaluation")
     async def model(name: str) -> Response:
         return JSON(await service.show_model(name))
+
+
+def _add_project(app: FastAPI, service: Service) -> None:
+    def body(request: Request, kind: type[Body]) -> Body:
+        check_json(request.headers.get("content-type", "").encode())
+        return parse(kind, request.scope[BODY])
+
+    @app.get("/v1/project", responses=_responses(labelling_schemas.Project), summary="The labelling project")
+    async def project() -> Response:
+        return JSON(await service.project.status())
+
+    @app.post(
+        "/v1/project/next", responses=_responses(labelling_schemas.NextResponse), summary="Rows most worth a label"
+    )
+    async def next_rows(request: Request) -> Response:
+        return JSON(await service.project.next_rows(body(request, labelling_schemas.NextRequest)))
+
+    @app.post(
+        "/v1/project/labels", status_code=201, responses=_responses(labelling_schemas.LabelResponse, 201),
+        summary="Label or skip a row, or settle a disagreement",
+    )  # fmt: skip
+    async def label(request: Request) -> Response:
+        return JSON(await service.project.label(body(request, labelling_schemas.LabelRequest)), 201)
+
+    @app.get("/v1/project/labels", responses=_responses(labelling_schemas.LabelPage), summary="Labels, newest first")
+    async def labels(query: Annotated[labelling_schemas.LabelQuery, Query()]) -> Response:
+        return JSON(await service.project.labels(query))
+
+    @app.delete("/v1/project/labels/{label_id}", status_code=204, responses=_responses(None, 204), summary="Undo")
+    async def undo(label_id: Annotated[int, PathParameter(ge=1, le=schemas.MAX_ID)]) -> Response:
+        await service.project.undo(label_id)
+        return Response(status_code=204)
+
+    @app.get("/v1/project/progress", responses=_responses(labelling_schemas.Progress), summary="How good the model is")
+    async def progress() -> Response:
+        return JSON(await service.project.progress())
+
+    @app.get(
+        "/v1/project/disagreements", responses=_responses(labelling_schemas.DisagreementPage),
+        summary="Rows on which people disagree",
+    )  # fmt: skip
+    async def disagreements(query: Annotated[labelling_schemas.PageQuery, Query()]) -> Response:
+        return JSON(await service.project.disagreements(query))
+
+    @app.post(
+        "/v1/project/rows", status_code=201, responses=_responses(labelling_schemas.RowsResponse, 201),
+        summary="Add rows",
+    )  # fmt: skip
+    async def add_rows(request: Request) -> Response:
+        return JSON(await service.project.add_rows(body(request, labelling_schemas.RowsRequest)), 201)
+
+    csv = {**_responses(schemas.Status), 200: {"description": "A table.", "content": {"text/csv": {}}}}
+
+    @app.get("/v1/project/labels.csv", responses=csv, summary="The labelled rows")
+    async def labels_csv(query: Annotated[labelling_schemas.TableQuery, Query()]) -> Response:
+        return _attachment(await service.project.labels_csv(query), "labels.csv")
+
+    @app.get("/v1/project/history.csv", responses=csv, summary="Who labelled what when")
+    async def history_csv(query: Annotated[labelling_schemas.TableQuery, Query()]) -> Response:
+        return _attachment(await service.project.history_csv(query), "history.csv")
+
+
+def _attachment(body: bytes, name: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(body, headers=headers, media_type="text/csv; charset=utf-8")
 
 
 def _add_status(app: FastAPI, service: Service) -> None:

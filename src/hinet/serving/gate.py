@@ -41,7 +41,7 @@ _HOST = re.compile(rf"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>{_NAME})\.?)(?::[0-9
 _ALLOWED = re.compile(rf"(?P<below>\*\.)?(?P<name>{_NAME})\.?", re.ASCII)
 BODY = "hinet.body"  # key of the body in the scope of a request
 ALWAYS = ("/health", "/ready", "/metrics")  # exempt from the concurrency limit
-GUARDED = ("/v1/", "/metrics")  # paths that need a token
+GUARDED = ("/v1/", "/metrics", "/mcp")  # paths that need a token
 FILE = "/v1/classify/file"  # its body is a stream
 DRAIN_SECONDS, DRAIN_BYTES = 2.0, 1 << 26  # limits of reading a body that is refused
 SHUTTING_DOWN = ProblemError(503, "not-ready", "the service is shutting down", headers={"Retry-After": "5"})
@@ -142,7 +142,35 @@ class Metrics:
             "hinet_batch_requests", "Requests that were answered by one search.", buckets=SIZES, registry=registry
         )
         self.loads = Counter("hinet_model_loads", "Models loaded or refused.", ["model", "outcome"], registry=registry)
+        self.drift = Gauge(
+            "hinet_text_distance", "Distance of the texts of the last days from those of the first days.",
+            ["model", "signal"], registry=registry,
+        )  # fmt: skip
+        self.differs = Gauge(
+            "hinet_texts_differ", "1 if the texts of the last days differ from the first days.", ["model"],
+            registry=registry,
+        )  # fmt: skip
+        self.means = Gauge(
+            "hinet_text_mean", "Mean known-word share, similarity and confidence of the texts of the last counted day.",
+            ["model", "signal"], registry=registry,
+        )  # fmt: skip
+        self._verdicts: dict[str, tuple[str, bool]] = {}  # by model: its version, and whether texts differ
         self.feedback = Counter("hinet_feedback", "Feedback kept.", ["model", "verdict"], registry=registry)
+
+    def set_drift(self, model: str, version: str, texts: Mapping[str, Any] | None) -> bool:
+        """Set how the last texts of a version compare with the first ones; return whether they differ, as news.
+
+        What is unknown of this version has no value: an earlier version may have had one.
+        """
+        days, signals = (texts["days"], texts["signals"]) if texts else ([{}], [])
+        distances = {each["signal"]: each["distance"] for each in signals}
+        for signal in ("known_words", "similarity", "confidence"):
+            _set(self.means, days[-1].get(signal), model, signal)
+            _set(self.drift, distances.get(signal), model, signal)
+        _set(self.differs, texts["differs"] if texts else None, model)
+        before, verdict = self._verdicts.get(model), (version, bool(texts and texts["differs"]))
+        self._verdicts[model] = verdict
+        return verdict[1] and before != verdict
 
     def answered(self, endpoint: str, status: int, seconds: float) -> None:
         """Count a request."""
@@ -154,6 +182,15 @@ class Metrics:
         return generate_latest(self.registry)
 
 
+def _set(gauge: Gauge, value: float | None, *labels: str) -> None:
+    """Set the value of labels; without one, they have none."""
+    if value is None:
+        with suppress(KeyError):  # there was none
+            gauge.remove(*labels)
+    else:
+        gauge.labels(*labels).set(value)
+
+
 class Gate:
     """An ASGI application around another one."""
 
@@ -162,7 +199,7 @@ class Gate:
     ) -> None:
         self._app, self._settings, self._metrics, self._direct = app, settings, metrics, direct
         self._hosts = Hosts.of(settings)
-        self._requests, self._files = _ConcurrencyLimit(settings.max_requests), _ConcurrencyLimit(settings.max_files)
+        self._requests, self._files = ConcurrencyLimit(settings.max_requests), ConcurrencyLimit(settings.max_files)
         metrics.running.set_function(lambda: self._requests.running + self._files.running)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -181,7 +218,7 @@ class Gate:
         except asyncio.CancelledError:  # uvicorn cancels requests that outlast the grace period
             await response.problem(SHUTTING_DOWN)
         except Exception as error:
-            self._log_failure(scope, error)
+            log_failure(f"{scope['method']} {_endpoint(scope)}", error, with_text=self._settings.log_texts)
             await response.problem(INTERNAL_ERROR)
         seconds = time.perf_counter() - start
         endpoint = _endpoint(scope)
@@ -238,14 +275,8 @@ class Gate:
         texts = f" {body!r}" if self._settings.log_texts else ""  # escaped, so that no text looks like another line
         log.info("%s %s %d %.1f ms%s", scope["method"], endpoint, status, 1e3 * seconds, texts)
 
-    def _log_failure(self, scope: Scope, error: Exception) -> None:
-        """Log the traceback of a failure without the error message, which may repeat the text of a user."""
-        lines = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
-        reason = type(error).__name__ + (f" {str(error)!r}" if self._settings.log_texts else "")
-        log.error("%s %s failed: %s\n%s", scope["method"], _endpoint(scope), reason, lines)
 
-
-class _ConcurrencyLimit:
+class ConcurrencyLimit:
     """Context manager that at most ``limit`` requests enter at a time."""
 
     def __init__(self, limit: int) -> None:
@@ -307,6 +338,13 @@ def check_json(content_type: bytes | None) -> None:
     kind = (content_type or b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
         raise ProblemError(415, "unsupported-type", "send the body as Content-Type: application/json")
+
+
+def log_failure(request: str, error: Exception, *, with_text: bool) -> None:
+    """Log the traceback of a failure; its message, which may repeat the text of a user, only ``with_text``."""
+    lines = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
+    reason = type(error).__name__ + (f" {str(error)!r}" if with_text else "")
+    log.error("%s failed: %s\n%s", request, reason, lines)
 
 
 def exceeds(content_length: bytes | None, max_size: int) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import zip_longest
 from pathlib import Path
 from threading import Lock
@@ -22,12 +22,16 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from hinet.classifier.fitted import Fitted
 from hinet.classifier.loaded import LoadedModel, load_model, meaning_entry
 from hinet.classifier.model_folder import MANIFEST, OURS, read_evaluation, read_manifest, trainings_of
 from hinet.compiled import compile_from_now_on
+from hinet.engine import Found
+from hinet.engine.fused_search import Search
 from hinet.errors import HiNetError, quoted
 from hinet.serving.answers import Answerer, Question
 from hinet.serving.corrections import Correction, corrected
+from hinet.serving.nodes import Nodes
 from hinet.serving.problems import ProblemError
 
 EXAMPLES = 6  # texts to try, per model
@@ -56,6 +60,7 @@ class ServedModel:
     model: LoadedModel
     loaded: str = field(default_factory=utc_now)
     corrections: int = 0  # feedback that it remembers
+    nodes: Nodes | None = None  # of the same taxonomy, if they are known
 
     @property
     def version(self) -> str:
@@ -70,7 +75,7 @@ class ServedModel:
     @cached_property
     def answerer(self) -> Answerer:
         """The answers of the model."""
-        return Answerer(self.model)
+        return Answerer(self.model, self.nodes)
 
     def warm_up(self) -> None:
         """Answer every kind of question once, so that no request waits for compilation."""
@@ -80,7 +85,11 @@ class ServedModel:
             inputs = self.model.inputs_of([{name: values.get(name) for name in columns.inputs}])
         else:
             inputs = [f"{text} é" for text in self.examples] or ["a é"]
-        for question in (Question(), Question(3, 0.5, 5, True)):
+        codec = self.model.fitted.codec
+        questions = [Question(), Question(3, 0.5, 5, True)]
+        if isinstance(self.model.fitted.predictor, Search):
+            questions.append(Question(within=(codec.taxonomy.ids[codec.label_nodes[0]],)))
+        for question in questions:
             self.answerer.answer(inputs, question)
         self.answerer.explain(inputs[:1], None, 5)
         self.answerer.nodes.search("a", 0, 1)
@@ -143,10 +152,12 @@ class Models:
         folders: Mapping[str, Path],
         threads: int | None,
         encoders: tuple[str, ...] = (),
-        corrections_of: Callable[[str], Sequence[Correction]] = lambda name: (),
+        corrections_of: Callable[[str, Mapping[str, Any]], Sequence[Correction]] = lambda name, manifest: (),
+        on_load: Callable[[ServedModel], None] = lambda model: None,
     ) -> None:
         self._folders, self._threads, self._encoders = folders, threads, encoders
-        self._corrections_of = corrections_of
+        self._corrections_of = corrections_of  # of a name and a manifest
+        self._on_load = on_load
         self._bases: dict[str, LoadedModel] = {}  # models without corrections
         self._changing = Lock()  # held while a served model is replaced
         self._served: dict[str, ServedModel] = {}
@@ -223,10 +234,11 @@ class Models:
         has_encoder = (meaning_entry(manifest) or {}).get("encoder") is not None
         encoders = self._encoders if has_encoder else ()
         base = load_model(folder, self._threads, mapped=False, encoder=encoders or None)
-        with self._changing:
+        ServedModel(name, folder, base).warm_up()
+        with self._changing:  # briefly, because corrections wait
             model = self._corrected(name, base)
-            model.warm_up()
             self._bases[name], self._served[name] = base, model
+        self._on_load(model)
         if old is not None:
             log.info("model %s: loaded version %s", name, model.version)
         return True
@@ -234,7 +246,7 @@ class Models:
     def _corrected(self, name: str, base: LoadedModel) -> ServedModel:
         """Return a model with all its corrections; without them if they cannot be read or remembered."""
         try:
-            model, count = corrected(base, self._corrections_of(name))
+            model, count = corrected(base, self._corrections_of(name, base.manifest))
         except Exception:  # feedback must not keep a model from being served
             log.exception("model %s is served without the feedback that it should remember", name)
             model, count = base, 0
@@ -246,7 +258,8 @@ class Models:
             served = self._served[name]
             model, learned = corrected(served.model, [correction])
             if learned:
-                self._served[name] = replace(served, model=model, corrections=served.corrections + 1)
+                count = served.corrections + 1
+                self._served[name] = replace(served, model=model, corrections=count, nodes=served.answerer.nodes)
         return learned > 0
 
     def correct_again(self) -> None:
@@ -255,7 +268,8 @@ class Models:
             for name, base in self._bases.items():
                 if base.fitted.can_correct:
                     again = self._corrected(name, base)
-                    self._served[name] = replace(again, loaded=self._served[name].loaded)
+                    served = self._served[name]
+                    self._served[name] = replace(again, loaded=served.loaded, nodes=served.answerer.nodes)
 
     def _report(self, name: str, error: Exception) -> None:
         """Log why a model cannot be served, with a traceback unless the message is enough, and keep the reason."""
@@ -281,6 +295,9 @@ def _stamp(folder: Path) -> Stamp:
         return ()
 
 
+Observe = Callable[[ServedModel, Fitted, Any, Found], None]  # gets answered rows and their traces
+
+
 class _Job(NamedTuple):
     model: ServedModel
     question: Question
@@ -291,8 +308,10 @@ class _Job(NamedTuple):
 class Batcher:
     """Batches requests for the same model with the same question; ``searches`` run concurrently in threads."""
 
-    def __init__(self, executor: Executor, searches: int, on_batch: Callable[[int], None]) -> None:
-        self._executor, self._searches, self._on_batch = executor, searches, on_batch
+    def __init__(
+        self, executor: Executor, searches: int, on_batch: Callable[[int], None], observe: Observe | None = None
+    ) -> None:
+        self._executor, self._searches, self._on_batch, self._observe = executor, searches, on_batch, observe
         self._waiting: deque[_Job] = deque()
         self._running: set[asyncio.Task[None]] = set()
 
@@ -317,7 +336,7 @@ class Batcher:
     async def _search_next(self, loop: asyncio.AbstractEventLoop, jobs: list[_Job]) -> None:
         self._on_batch(len(jobs))
         try:
-            parts = await loop.run_in_executor(self._executor, _search, jobs)
+            parts = await loop.run_in_executor(self._executor, _search, jobs, self._observe)
         except Exception as error:
             for job in jobs:
                 if not job.answer.done():
@@ -342,10 +361,12 @@ class Batcher:
         return jobs
 
 
-def _search(jobs: list[_Job]) -> list[list[Json]]:
+def _search(jobs: list[_Job], observe: Observe | None) -> list[list[Json]]:
     """Answer all texts in one search, and return the answers of each job."""
     first = jobs[0]
-    results = first.model.answerer.answer([text for job in jobs for text in job.texts], first.question)
+    texts = [text for job in jobs for text in job.texts]
+    observing = None if observe is None else partial(observe, first.model)
+    results = first.model.answerer.answer(texts, first.question, observing)
     parts, start = [], 0
     for job in jobs:
         parts.append(results[start : start + len(job.texts)])

@@ -32,7 +32,7 @@ TITLES = {
     "busy": "Too many concurrent requests",
     "not-ready": "The service is not ready",
     "too-slow": "The request took too long",
-    "store-unavailable": "Feedback cannot be read or written now",
+    "store-unavailable": "The database cannot be read or written now",
     "internal-error": "Internal error",
 }
 

@@ -56,6 +56,7 @@ Row = Annotated[
 ]
 Time = Annotated[str, doc("UTC, ISO 8601.", examples=["2026-11-17T09:30:00.123Z"])]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+TableName = Literal["csv", "tsv", "jsonl", "parquet", "xlsx"]
 
 
 class RequestBody(BaseModel):
@@ -197,7 +198,8 @@ class ClassifyResponse(ModelResponse):
 class FileQuery(Query):
     """Options for a table."""
 
-    format: Annotated[Literal["csv", "tsv", "jsonl", "parquet"] | None, doc("Default: by Content-Type.")] = None
+    format: Annotated[TableName | None, doc("Default: by Content-Type.")] = None
+    to: Annotated[TableName | None, doc("Format of the answer (default: that of the table).")] = None
     text: Annotated[list[Name], doc("Text columns.", max_length=MAX_COLUMNS)] = []
     top: Annotated[
         Annotated[int, Field(ge=1, le=MAX_TRACES)] | None,
@@ -491,6 +493,48 @@ class ValidationFigures(ResponseValue):
     hierarchical_f1: float
 
 
+class Days(ResponseValue):
+    """Some days and their number of texts."""
+
+    first: Annotated[str, Field(examples=["2026-11-01"])]
+    last: str
+    texts: int
+
+
+SignalName = Literal["known_words", "similarity", "confidence"]
+
+
+class SignalComparison(ResponseValue):
+    """The texts of the last days next to those of the first days."""
+
+    signal: SignalName
+    reference: Annotated[Probability, doc("Mean of the first days.")]
+    recent: Annotated[Probability, doc("Mean of the last days.")]
+    distance: Annotated[Probability, doc("Kolmogorov-Smirnov distance of both.")]
+    limit: Annotated[float, doc("Distance above which the texts differ.")]
+    differs: bool
+
+
+class TextDay(ResponseValue):
+    """The texts of a day, UTC, with the means of what is counted."""
+
+    day: Annotated[str, Field(examples=["2026-11-17"])]
+    texts: int
+    known_words: Annotated[Probability | None, doc("Share of the words and word pairs of a text that the model knows.")]
+    similarity: Annotated[Probability | None, doc("Cosine of the nearest known text, of a sample.")]
+    confidence: Annotated[Probability | None, doc("Probability of the best answer.")]
+
+
+class Texts(ResponseValue):
+    """Classified texts by day, and whether the last ones differ from the first ones."""
+
+    reference: Annotated[Days | None, doc("The first days; null until they have 500 texts.")]
+    recent: Annotated[Days | None, doc("The last complete days; null if they have too few texts.")]
+    signals: list[SignalComparison]
+    differs: bool
+    days: Annotated[list[TextDay], doc("At most 30, in order.")]
+
+
 class Model(ResponseValue):
     """A served model."""
 
@@ -522,6 +566,7 @@ class ModelDetails(Model):
         dict[str, Any], doc("Parts of the manifest: format, training settings, training data and files.")
     ]
     evaluation: Evaluation | None
+    texts: Annotated[Texts | None, doc("The texts that were classified since the version was first served.")]
 
 
 class Limits(ResponseValue):
@@ -540,6 +585,7 @@ class Service(ResponseValue):
     hinet: Annotated[str, doc("Version of hinet.")]
     feedback: Annotated[bool, doc("Whether feedback is stored.")]
     review: Annotated[bool, doc("Whether there is a review queue.")]
+    project: Annotated[bool, doc("Whether there is a labelling project.")]
     limits: Limits
 
 

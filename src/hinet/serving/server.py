@@ -34,7 +34,7 @@ def serve(settings: Settings, *, quiet: bool = False) -> None:
     HiNetError
         If a model cannot be loaded, or the address is in use.
     """
-    _log_to_stderr(logging.WARNING if quiet else logging.INFO)
+    log_to_stderr(quiet=quiet)
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a client that disconnects ends its request, not the service
     failures: list[HiNetError] = []
@@ -134,7 +134,9 @@ class _LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-def _log_to_stderr(level: int) -> None:
+def log_to_stderr(*, quiet: bool) -> None:
+    """Log to standard error; if ``quiet``, only warnings."""
+    level = logging.WARNING if quiet else logging.INFO
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     for name in ("hinet.serving", "uvicorn"):

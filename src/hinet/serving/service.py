@@ -6,27 +6,36 @@ import asyncio
 import gc
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from threading import Lock
+from time import monotonic
 from typing import Any, Literal, TypeVar, TypeVarTuple
 
 import orjson
 from pydantic import BaseModel, ValidationError
 
 from hinet import __version__
+from hinet.classifier.fitted import Fitted
 from hinet.classifier.loaded import RowError
 from hinet.data.tables.labelled_tables import is_blank
+from hinet.engine import Found
 from hinet.errors import HiNetError, LabelError, quoted
+from hinet.files.database import StoreError
+from hinet.labelling.project import Project
 from hinet.parameters import resolve_threads
 from hinet.serving import schemas
 from hinet.serving.answers import Question, training_row
 from hinet.serving.corrections import Correction
+from hinet.serving.drift import Counts, ModelKey, Observation, report
 from hinet.serving.gate import Metrics
+from hinet.serving.labelling import Labelling
 from hinet.serving.models import Batcher, Models, ServedModel, utc_now
 from hinet.serving.problems import ProblemError, invalid, validation_problem
 from hinet.serving.settings import Settings
-from hinet.serving.store import Doubt, Feedback, Store, StoreError
+from hinet.serving.store import Doubt, Feedback, Store
 from hinet.taxonomy import VIRTUAL_ROOT
 
 WORKERS = 4  # threads for requests other than small searches
@@ -35,6 +44,7 @@ MAX_BATCHED = 32  # texts of a request that is answered together with others
 MIN_DOUBT = 0.1  # minimum doubt of rows to review
 MAX_DOUBT_LENGTH = 10_000  # characters of such a row
 MAX_PENDING = 10_000  # rows that wait to be written to the review queue
+COUNT_SECONDS = 60.0  # time between writes of the counts of texts
 RETRY_SECONDS = 5  # time after which to retry if feedback cannot be stored
 MANIFEST_PARTS = ("format", "blake2b", "model", "parameters", "training_data", "files")  # parts that are shown
 REVIEW_QUESTION = Question(3, None, 5, True)  # what is shown of a row in the review queue
@@ -58,14 +68,18 @@ class Service:
         self.store = (
             None if settings.feedback is None else Store.open(settings.feedback, lock_seconds=settings.lock_seconds)
         )
-        self.models = Models(settings.models, 1, settings.encoders, self._corrections)  # one thread per search
+        self.labelling = None if settings.project is None else Labelling(self, Project(settings.project))
+        folders = dict(settings.models) if self.labelling is None else {**self.labelling.models, **settings.models}
+        self.models = Models(folders, 1, settings.encoders, self._corrections, self._loaded)  # one thread per search
         searches = resolve_threads(settings.threads)
         self._searching = ThreadPoolExecutor(searches, "search")
         self._working = ThreadPoolExecutor(WORKERS, "work")
         self._tables = ThreadPoolExecutor(TABLE_WORKERS, "table")
         self._loading = ThreadPoolExecutor(1, "load")
         self._storing = ThreadPoolExecutor(1, "store")  # only feedback requests wait for a lock on the file
-        self._batcher = Batcher(self._searching, searches, self.metrics.batches.observe)
+        self.counts = Counts(settings.feedback, settings.lock_seconds)
+        self._counted = monotonic()  # when the counts were written
+        self._batcher = Batcher(self._searching, searches, self.metrics.batches.observe, self._observe)
         self._doubts: deque[Doubt] = deque(maxlen=MAX_PENDING)
         self._flushing = Lock()
 
@@ -81,8 +95,35 @@ class Service:
         """Load all models, or raise HiNetError."""
         await _run(self._loading, self.load)
 
-    async def _with_store(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """Return the result of a function that reads or writes the store, or raise ProblemError if it cannot now."""
+    @asynccontextmanager
+    async def running(self, on_failure: Callable[[HiNetError], None]) -> AsyncIterator[None]:
+        """Load models and watch their folders in the background, or call ``on_failure``; finally close the service."""
+        task = asyncio.create_task(self._load_and_watch(on_failure))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            await asyncio.to_thread(self.close)
+
+    async def _load_and_watch(self, on_failure: Callable[[HiNetError], None]) -> None:
+        try:
+            await self.load_models()
+        except HiNetError as error:
+            on_failure(error)
+            return
+        except Exception as error:
+            log.exception("the service cannot start")
+            on_failure(HiNetError(f"the service cannot start: {type(error).__name__}: {error}"))
+            return
+        await self.watch()
+
+    async def with_store(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        """Return the result of a function that reads or writes a database, or raise ProblemError if it cannot now.
+
+        Such functions run one after the other.
+        """
         try:
             return await _run(self._storing, work, *arguments)
         except StoreError as error:
@@ -95,6 +136,10 @@ class Service:
         results = self.models.load_all()
         gc.collect()
         self._count_loads(results)
+        try:
+            self.count(0)
+        except StoreError as error:
+            log.warning("%s", error)
         log.info("ready: %s", ", ".join(f"{name} {self.models.get(name).version}" for name in self.models.names))
 
     def reload(self) -> None:
@@ -107,13 +152,25 @@ class Service:
         if results:
             gc.freeze()  # exclude models from garbage collections, which stop all requests
 
+    def _loaded(self, model: ServedModel) -> None:
+        if self.labelling is not None:
+            self.labelling.use_model(model)
+
+    def retrain(self) -> None:
+        """Train the model of the labelling project if it is due."""
+        if self.labelling is not None:
+            self.labelling.project.retrain()
+
     async def watch(self) -> None:
-        """Load changed models and write the review queue until cancelled; failures are logged."""
+        """Load changed models, train, and write the review queue until cancelled; failures are logged."""
         while True:
             await asyncio.sleep(self.settings.poll)
             for name, pool, task in (
+                ("starting a training", self._loading, self.retrain),
                 ("loading changed models", self._loading, self.reload),
                 ("writing the review queue", self._storing, self.flush),
+                ("comparing texts", self._loading, self.counts.measure),
+                ("writing the counts of texts", self._storing, self.count),
             ):
                 try:
                     await _run(pool, task)
@@ -136,16 +193,44 @@ class Service:
                     self._doubts.extendleft(reversed(doubts))
                     raise
 
+    def _observe(self, model: ServedModel, fitted: Fitted, rows: Any, found: Found) -> None:
+        """Count answered texts; a failure must not cost the answer."""
+        try:
+            self.counts.observe(Observation(ModelKey(model.name, model.version), fitted, rows, found))
+        except Exception:
+            log.exception("model %s: texts could not be counted", model.name)
+
+    def count(self, seconds: float = COUNT_SECONDS) -> None:
+        """Write the counts of texts if ``seconds`` have passed since the last time, and compare the last days."""
+        if monotonic() - self._counted < seconds:
+            return
+        self._counted = monotonic()
+        self.counts.flush()
+        keys = [ModelKey(name, self.models.get(name).version) for name in self.models.names]
+        self.counts.load(keys)
+        for key in keys:
+            found = report(self.counts.days(key))
+            if self.metrics.set_drift(*key, found) and found is not None:
+                names = ", ".join(each["signal"] for each in found["signals"] if each["differs"])
+                log.warning("model %s: texts differ from those of its first days: %s", key.model, names)
+
     def close(self) -> None:
         """Stop all threads, and close the store."""
         for pool in (self._searching, self._working, self._tables, self._loading, self._storing):
             pool.shutdown(cancel_futures=True)
+        if self.labelling is not None:
+            self.labelling.close()
         if self.store is not None:
             try:
                 self.flush()
             except StoreError as error:
                 log.warning("pending rows for review are lost: %s", error)
             self.store.close()
+        try:
+            self.counts.flush()
+        except StoreError as error:
+            log.warning("counts of texts are lost: %s", error)
+        self.counts.close()
 
     # Classify
 
@@ -160,14 +245,14 @@ class Service:
         given: Sequence[Any]
         if _only(asked, "text", "texts", "rows") == "rows":
             given = asked.rows or ()
-            results = await self._answer_rows(model, given, question)
+            results = await self._answer_rows(model, given, question, partial(self._observe, model))
         else:
             texts = [asked.text] if asked.texts is None else asked.texts
             given = self._check_texts(model, texts)
             if len(given) <= MAX_BATCHED:
                 results = await self._batcher.answer(model, given, question)
             else:
-                results = await self.work(model.answerer.answer, given, question)
+                results = await self.work(model.answerer.answer, given, question, partial(self._observe, model))
         self.metrics.texts.labels(model.name).inc(len(results))
         if self.settings.review:
             self._add_doubts(model, given, results)
@@ -193,10 +278,12 @@ class Service:
             message = f"{count:,} are more than {self.settings.max_texts:,}; send several requests, or a file"
             raise invalid(name, message, status=413, kind="too-large")
 
-    async def _answer_rows(self, model: ServedModel, rows: Sequence[Json], question: Question) -> list[Json]:
+    async def _answer_rows(
+        self, model: ServedModel, rows: Sequence[Json], question: Question, observe: Callable[..., None]
+    ) -> list[Json]:
         self._check_count("rows", len(rows))
         try:
-            return await self.work(lambda: model.answerer.answer(model.model.inputs_of(rows), question))
+            return await self.work(lambda: model.answerer.answer(model.model.inputs_of(rows), question, observe))
         except RowError as error:
             raise invalid(f"rows[{error.row}]", str(error)) from None
 
@@ -295,27 +382,30 @@ class Service:
                 raise invalid(
                     "verdict", "skip removes a row from the review queue: give its id as review without nodes"
                 )
-            await self._with_store(store.skip, model.name, asked.review)
+            await self.with_store(store.skip, model.name, asked.review)
             return {"id": asked.review, "model": model.name, "received": received, "learned": False}
         key, row = await self._training_row(model, given, asked.nodes)
         feedback = Feedback(
             received, model.name, model.version, asked.verdict, row, asked.nodes, asked.predicted, key, asked.review,
         )  # fmt: skip
-        number = await self._with_store(store.add, feedback)
+        number = await self.with_store(store.add, feedback)
         self.metrics.feedback.labels(model.name, asked.verdict).inc()
-        learned = len(asked.nodes) == 1 and await self._learn(model.name, Correction(row, asked.nodes[0]))
+        correction = Correction(row, asked.nodes[0])
+        learned = len(asked.nodes) == 1 and await self.work(self.learn, model.name, correction)
         return {"id": number, "model": model.name, "received": received, "learned": learned}
 
-    async def _learn(self, name: str, correction: Correction) -> bool:
-        """Let a model remember stored feedback; it is kept in any case."""
+    def learn(self, name: str, correction: Correction) -> bool:
+        """Let a model remember what is on disk already; return whether it could."""
         try:
-            return await self.work(self.models.correct, name, correction)
+            return self.models.correct(name, correction)
         except Exception:
             log.exception("model %s could not remember feedback", name)
             return False
 
-    def _corrections(self, name: str) -> list[Correction]:
-        """Return the last verdict on each text of a model, with the right node."""
+    def _corrections(self, name: str, manifest: Mapping[str, Any]) -> list[Correction]:
+        """Return the last verdict on each text of a model, or its labels since training, with the right node."""
+        if self.labelling is not None and name == self.labelling.project.name:
+            return self.labelling.corrections(manifest)
         if self.store is None:
             return []
         verdicts = self.store.training_rows(name)
@@ -328,7 +418,7 @@ class Service:
         given: Any = asked.text if asked.row is None else asked.row
         if asked.review is None:
             return given
-        item = await self._with_store(store.queued, model.name, asked.review)
+        item = await self.with_store(store.queued, model.name, asked.review)
         if item is None:
             raise invalid("review", "this row is not in the review queue", status=404, kind="not-found")
         if given is not None and given != item.input:
@@ -359,13 +449,13 @@ class Service:
     async def list_feedback(self, asked: schemas.FeedbackQuery) -> Json:
         """Return feedback, the newest first."""
         model = self.models.get(asked.model)
-        entries, total = await self._with_store(self._open_store().page, model.name, asked.offset, asked.limit)
+        entries, total = await self.with_store(self._open_store().page, model.name, asked.offset, asked.limit)
         items = [{name: value for name, value in entry._asdict().items() if name != "model"} for entry in entries]
         return _page(model, asked, items, total)
 
     async def delete_feedback(self, number: int) -> None:
         """Delete feedback by id."""
-        if await self._with_store(self._open_store().delete, [number]):
+        if await self.with_store(self._open_store().delete, [number]):
             raise ProblemError(404, "not-found", f"there is no feedback {number}")
         await self.work(self.models.correct_again)
 
@@ -380,8 +470,8 @@ class Service:
         if not self.settings.review:
             raise ProblemError(409, "not-enabled", "start the service with --review for a review queue")
         store = self._open_store()
-        await self._with_store(self.flush)
-        items, total = await self._with_store(store.queue, model.name, asked.order, asked.offset, asked.limit)
+        await self.with_store(self.flush)
+        items, total = await self.with_store(store.queue, model.name, asked.order, asked.offset, asked.limit)
         results = await self.work(_review_results, model, [item.input for item in items])
         shown = [
             {
@@ -396,6 +486,14 @@ class Service:
             for item, result in zip(items, results, strict=True)
         ]
         return _page(model, asked, shown, total)
+
+    @property
+    def project(self) -> Labelling:
+        """The labelling project; raise ProblemError if there is none."""
+        if self.labelling is None:
+            raise ProblemError(404, "not-found", "there is no labelling project; begin one with 'hinet start'")
+        self.models.get(self.labelling.project.name)
+        return self.labelling
 
     # Models
 
@@ -417,6 +515,7 @@ class Service:
                 "hinet": __version__,
                 "feedback": self.store is not None,
                 "review": settings.review > 0,
+                "project": self.labelling is not None,
                 "limits": limits,
             },
         }
@@ -430,7 +529,8 @@ class Service:
             log.warning("model %s: %s", name, error)
             evaluation = None
         manifest = {part: model.model.manifest[part] for part in MANIFEST_PARTS}
-        return {**self.models.describe(name), "manifest": manifest, "evaluation": evaluation}
+        texts = report(self.counts.days(ModelKey(name, model.version)))
+        return {**self.models.describe(name), "manifest": manifest, "evaluation": evaluation, "texts": texts}
 
 
 async def _run(pool: Executor, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:

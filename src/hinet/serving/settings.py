@@ -22,6 +22,7 @@ class Settings:
     port: int = 8000
     tokens: frozenset[bytes] = frozenset()  # SHA-256 digests of bearer tokens; empty if no token is needed
     feedback: Path | None = None  # SQLite file of feedback
+    project: Path | None = None  # folder of a labelling project, whose model is served with the others
     review: int = 0  # maximum rows in the review queue; 0 disables it
     allowed_hosts: tuple[str, ...] = ()  # names in Host headers, in addition to addresses and localhost
     max_body: int = 1 << 20  # bytes
@@ -41,6 +42,7 @@ class Settings:
     poll: float = 1.0  # seconds between checks of the model folders
     threads: int | None = None
     encoders: tuple[str, ...] = ()  # folders or names of encoders that moved since training
+    mcp: bool = False  # whether /mcp offers tools to agents
     log_requests: bool = False
     log_texts: bool = False
 

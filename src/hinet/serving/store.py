@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Any, Literal, NamedTuple
 
 from hinet.errors import FileError
+from hinet.files.database import Database, DatabaseKind
 from hinet.serving.settings import Settings
-
-APPLICATION = 0x68696E65  # application id of the file: "hine"
-FORMAT = 2
-RETRY_SECONDS = 0.01  # time between two attempts to switch to write-ahead logging
-HEADER_BYTES = 100  # length of the header of an SQLite file
-MAGIC = b"SQLite format 3\0"
-OTHER = "is another database; name a new file for feedback"
 
 Order = Literal["unsure", "split"]
 Json = dict[str, Any]
 
-MARKS = f"""
-PRAGMA application_id = {APPLICATION};
-PRAGMA user_version = {FORMAT};
-"""
 SCHEMA = """
 CREATE TABLE feedback (
     id INTEGER PRIMARY KEY AUTOINCREMENT, received TEXT NOT NULL, model TEXT NOT NULL, version TEXT NOT NULL,
@@ -44,13 +30,10 @@ CREATE TABLE review (
 CREATE INDEX review_unsure ON review (model, unsure) WHERE input IS NOT NULL;
 CREATE INDEX review_split ON review (model, split) WHERE input IS NOT NULL;
 """
+FEEDBACK = DatabaseKind("feedback", 0x68696E65, 2, SCHEMA)  # the application id is "hine"
 _ENTRY = "SELECT id, received, model, version, verdict, row, nodes, predicted, exported FROM feedback"
 _QUEUED = "SELECT id, received, input, unsure, split FROM review WHERE model = ? AND input IS NOT NULL"
 _NOW = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
-
-
-class StoreError(FileError):
-    """The feedback file cannot be read or written now, such as on a full disk or while it is locked."""
 
 
 class Feedback(NamedTuple):
@@ -110,73 +93,24 @@ class Counted(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Store:
+class Store(Database):
     """Feedback and the review queue, shared by all threads.
 
     Every method raises StoreError if the file cannot be read or written now.
     """
 
-    path: Path
-    connection: sqlite3.Connection
-    lock: Lock
-
     @classmethod
     def open(cls, path: Path, *, create: bool = True, lock_seconds: float = Settings.lock_seconds) -> Store:
-        """Open or create a file, even from several processes concurrently.
-
-        Raises
-        ------
-        FileError
-            If the file is not a feedback file, which is then left unchanged, or cannot be opened.
-        """
+        """Open or create a file; raise FileError if it is not a feedback file or cannot be opened."""
         if not create and not path.is_file():
             raise FileError(path, "no such file; 'hinet serve --feedback' creates one")
-        try:
-            _check_header(path)
-            connection = sqlite3.connect(path, timeout=lock_seconds, isolation_level=None, check_same_thread=False)
-            try:
-                _prepare(path, connection, lock_seconds)
-            except BaseException:
-                connection.close()
-                raise
-        except (sqlite3.Error, OSError) as error:
-            raise FileError(path, f"cannot be opened as a feedback file: {error}") from None
-        return cls(path, connection, Lock())
-
-    def close(self) -> None:
-        """Close the file."""
-        with self.lock:
-            self.connection.close()
-
-    @contextmanager
-    def _locked(self) -> Iterator[sqlite3.Connection]:
-        with self.lock:
-            try:
-                yield self.connection
-            except sqlite3.Error as error:
-                raise StoreError(self.path, f"feedback cannot be read or written now: {error}") from None
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._locked() as connection:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                yield connection
-                connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:  # a failed COMMIT also leaves it open
-                    with suppress(sqlite3.Error):
-                        connection.execute("ROLLBACK")
-
-    def _select(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._locked() as connection:
-            return connection.execute(query, values).fetchall()
+        return cls.open_kind(path, FEEDBACK, lock_seconds)
 
     def _entries(self, rest: str, *values: Any) -> list[Entry]:
         """Return the feedback that the rest of a query selects."""
         return [
             Entry._make((*head, json.loads(row), json.loads(nodes), json.loads(predicted), exported))
-            for *head, row, nodes, predicted, exported in self._select(f"{_ENTRY} {rest}", *values)
+            for *head, row, nodes, predicted, exported in self.select(f"{_ENTRY} {rest}", *values)
         ]
 
     def add(self, feedback: Feedback) -> int:
@@ -185,7 +119,7 @@ class Store:
             feedback.received, feedback.model, feedback.version, feedback.verdict, json.dumps(feedback.row),
             json.dumps(feedback.nodes), json.dumps(feedback.predicted), _digest(feedback.input),
         )  # fmt: skip
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             cursor = connection.execute(
                 "INSERT INTO feedback (received, model, version, verdict, row, nodes, predicted, digest)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -199,12 +133,12 @@ class Store:
 
     def skip(self, model: str, item: int) -> None:
         """Remove a row from the review queue."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute("UPDATE review SET input = NULL WHERE model = ? AND id = ?", (model, item))
 
     def enqueue(self, doubts: Sequence[Doubt], max_rows: int) -> None:
         """Add rows that were never in the review queue, and keep the ``max_rows`` most doubtful ones."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.executemany(
                 "INSERT OR IGNORE INTO review (received, model, digest, input, unsure, split)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
@@ -220,19 +154,19 @@ class Store:
     def queue(self, model: str, order: Order, offset: int, limit: int) -> tuple[list[Queued], int]:
         """Return a page of the review queue, the most doubtful first, and the total number."""
         column = {"unsure": "unsure", "split": "split"}[order]
-        rows = self._select(f"{_QUEUED} ORDER BY {column} DESC, id LIMIT ? OFFSET ?", model, limit, offset)
-        ((total,),) = self._select("SELECT count(*) FROM review WHERE model = ? AND input IS NOT NULL", model)
+        rows = self.select(f"{_QUEUED} ORDER BY {column} DESC, id LIMIT ? OFFSET ?", model, limit, offset)
+        ((total,),) = self.select("SELECT count(*) FROM review WHERE model = ? AND input IS NOT NULL", model)
         return list(map(_queued, rows)), total
 
     def queued(self, model: str, item: int) -> Queued | None:
         """Return an item of the review queue; None if it is not there."""
-        rows = self._select(f"{_QUEUED} AND id = ?", model, item)
+        rows = self.select(f"{_QUEUED} AND id = ?", model, item)
         return _queued(rows[0]) if rows else None
 
     def counts(self) -> list[Counted]:
         """Return the number of rows per model and verdict."""
         query = "SELECT model, verdict, count(*) FROM feedback GROUP BY model, verdict ORDER BY model, verdict"
-        return [Counted(*row) for row in self._select(query)]
+        return [Counted(*row) for row in self.select(query)]
 
     def entries(self, model: str | None = None) -> list[Entry]:
         """Return all feedback, or that of one model, the oldest first."""
@@ -240,7 +174,7 @@ class Store:
 
     def page(self, model: str, offset: int, limit: int) -> tuple[list[Entry], int]:
         """Return a page of the feedback of a model, the newest first, and the total number."""
-        ((total,),) = self._select("SELECT count(*) FROM feedback WHERE model = ?", model)
+        ((total,),) = self.select("SELECT count(*) FROM feedback WHERE model = ?", model)
         return self._entries("WHERE model = ? ORDER BY id DESC LIMIT ? OFFSET ?", model, limit, offset), total
 
     def delete(self, ids: Iterable[int]) -> list[int]:
@@ -248,7 +182,7 @@ class Store:
 
         An earlier verdict on the same text counts again, as not exported if the deleted one was exported.
         """
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             found = {
                 number: connection.execute(
                     "SELECT model, digest, exported FROM feedback WHERE id = ?", (number,)
@@ -273,77 +207,11 @@ class Store:
 
     def mark_exported(self, ids: Iterable[int]) -> None:
         """Mark feedback as exported."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.executemany(
                 f"UPDATE feedback SET exported = {_NOW} WHERE id = ? AND exported IS NULL",
                 [(number,) for number in ids],
             )
-
-
-def _check_header(path: Path) -> None:
-    """Raise FileError unless a file is a feedback file, empty or missing; SQLite itself would change other files."""
-    if not path.exists():
-        return
-    if not path.is_file():
-        raise FileError(path, "is not a file; name a new file for feedback")
-    with path.open("rb") as stream:
-        header = stream.read(HEADER_BYTES)
-    if not header:
-        return
-    if not header.startswith(MAGIC):
-        raise FileError(path, "cannot be opened as a feedback file: it is not a database; name a new file")
-    schema, application = (int.from_bytes(header[start : start + 4], "big") for start in (40, 68))
-    is_empty = not schema and not application  # its contents may still be in the write-ahead log
-    if application != APPLICATION and not is_empty:
-        raise FileError(path, OTHER)
-
-
-def _prepare(path: Path, connection: sqlite3.Connection, lock_seconds: float) -> None:
-    """Create the tables of a new file, and switch to write-ahead logging."""
-    if _marks(connection) != (APPLICATION, FORMAT):
-        connection.execute("BEGIN EXCLUSIVE")  # another process then finds all tables
-        try:
-            if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                _run(connection, SCHEMA + MARKS)
-            connection.execute("COMMIT")
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-        application, format = _marks(connection)
-        if application != APPLICATION:
-            raise FileError(path, OTHER)
-        if format != FORMAT:
-            remedy = "install that version" if format > FORMAT else "export it with that version, and name a new file"
-            raise FileError(path, f"has the format {format} of another version of hinet, expected {FORMAT}; {remedy}")
-    _switch_to_wal(connection, lock_seconds)
-    connection.execute("PRAGMA synchronous = FULL")  # a commit is on disk when it returns
-
-
-def _marks(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return the application id and the format of a file."""
-    application, format = (
-        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
-    )
-    return application, format
-
-
-def _run(connection: sqlite3.Connection, script: str) -> None:
-    """Run statements within the current transaction, which ``executescript`` would commit."""
-    for statement in script.split(";")[:-1]:
-        connection.execute(statement)
-
-
-def _switch_to_wal(connection: sqlite3.Connection, lock_seconds: float) -> None:
-    """Switch to write-ahead logging; SQLite itself does not wait for other processes that switch too."""
-    deadline = time.monotonic() + lock_seconds
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
-                raise
-            time.sleep(RETRY_SECONDS)
 
 
 def _queued(row: tuple[Any, ...]) -> Queued:

@@ -35,6 +35,7 @@ from hinet.serving.service import Service
 from hinet.serving.settings import Settings
 
 MAX_ROWS = 10_000_000  # per table
+MAX_UNPACKED = 1 << 27  # bytes of an unpacked Excel file, whose parts need more memory than their size
 MAX_UPLOAD_SECONDS = 3_600.0
 COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 TYPES: dict[TableFormat, str] = {
@@ -42,6 +43,7 @@ TYPES: dict[TableFormat, str] = {
     "tsv": "text/tab-separated-values; charset=utf-8",
     "jsonl": "application/x-ndjson",
     "parquet": "application/vnd.apache.parquet",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
 }
 _FORMATS: dict[str, TableFormat] = {
     **{kind.partition(";")[0]: format for format, kind in TYPES.items()},
@@ -70,9 +72,9 @@ async def answer_table(service: Service, request: Request, query: FileQuery) -> 
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    headers = {"Hinet-Rows": str(rows), "Content-Disposition": f'attachment; filename="classified.{format}"'}
+    headers = {"Hinet-Rows": str(rows), "Content-Disposition": f'attachment; filename="classified.{job.to}"'}
     service.metrics.texts.labels(model.name).inc(rows)
-    return _TableResponse(_stream(service, job), headers=headers, media_type=TYPES[format])
+    return _TableResponse(_stream(service, job), headers=headers, media_type=TYPES[job.to])
 
 
 def _format(content_type: str | None, given: TableFormat | None) -> TableFormat:
@@ -183,6 +185,7 @@ class TableJob:
     model: ServedModel
     path: Path
     format: TableFormat
+    to: TableFormat
     query: RowQuery
     table: PredictionTable
     prefix: str
@@ -213,7 +216,8 @@ class TableJob:
             asked.top, min_confidence, "map", asked.levels, asked.titles, min_probability, tuple(asked.within),
             tuple(asked.exclude),
         )  # fmt: skip
-        return cls(model, path, format, query, loaded.table(options), asked.prefix, asked.escape_formulas, settings)
+        to, table = asked.to or format, loaded.table(options)
+        return cls(model, path, format, to, query, table, asked.prefix, asked.escape_formulas, settings)
 
     def check(self) -> Iterator[int]:
         """Read the table block by block, and yield the number of rows so far.
@@ -260,14 +264,15 @@ class TableJob:
         output, sink = self._output(first), _Sink()
         stream, label_sep = cast(IO[bytes], sink), self.model.model.columns.label_sep or LABEL_SEP
         kinds, escape = output.kinds(), self.escape_formulas
-        with new_table("answer", self.format, kinds, label_sep, escape_formulas=escape, stream=stream) as writer:
+        with new_table("answer", self.to, kinds, label_sep, escape_formulas=escape, stream=stream) as writer:
             for part in chain.from_iterable(block.parts(output.rows_at_a_time) for block in chain([first], blocks)):
                 writer.write(output.columns(part))
                 yield sink.pop()
         yield sink.pop()
 
     def _blocks(self) -> Iterator[LabelledBlock]:
-        options = TableOptions(self.format, on_read=self._check_stop)
+        unpacked = min(self.settings.max_file, MAX_UNPACKED)
+        options = TableOptions(self.format, on_read=self._check_stop, max_unpacked=unpacked)
         blocks = labelled_blocks([str(self.path)], self.query, options, FailFast())
         return (block for block in blocks if len(block))
 

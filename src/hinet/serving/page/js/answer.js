@@ -12,7 +12,7 @@ const titled = ({ node, title }) => name(title || node || "(the root)");
 export class Answer {
   // traceChosen(trace) is called with the trace that is shown.
   constructor(app, traceChosen) {
-    Object.assign(this, { app, traceChosen, threshold: 0, element: h("div.answer") });
+    Object.assign(this, { app, traceChosen, threshold: 0, isRestricted: false, element: h("div.answer") });
     this.actions = h("div.actions");
   }
 
@@ -140,7 +140,7 @@ export class Answer {
         this.stopAt();
       },
     });
-    const calibrated = this.app.model.calibration?.risk;
+    const calibrated = !this.isRestricted && this.app.model.calibration?.risk; // holds for all answers together
     this.stopLine.id = `${id}-stop`;
     return h(
       "div.confidence",
@@ -195,7 +195,7 @@ export class Answer {
         const found = await api.explain({
           model: this.app.model.name,
           ...input,
-          node: chosen ? trace.node : undefined,
+          node: chosen || this.isRestricted ? trace.node : undefined,
           words: WORDS,
         });
         this.explained.set(chosen, found);

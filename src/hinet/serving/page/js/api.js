@@ -39,7 +39,7 @@ async function fetched(url, options) {
 export async function call(path, { method = "GET", query = {}, headers = {}, body, signal } = {}) {
   const url = new URL(path, document.baseURI);
   for (const [key, value] of Object.entries(query))
-    if (value != null && value !== "") url.searchParams.append(key, value);
+    for (const each of [value].flat()) if (each != null && each !== "") url.searchParams.append(key, each);
   const request = () => {
     const token = sessionStorage.getItem(TOKEN);
     return fetched(url, {
@@ -81,6 +81,20 @@ export const feedback = (request) => post("v1/feedback", request);
 export const review = (model, order, offset) => get("v1/review", { model, order, offset, limit: 20 });
 export const classifyFile = (file, query, type, signal) =>
   call("v1/classify/file", { method: "POST", query, body: file, headers: { "Content-Type": type }, signal });
+
+// The labelling project
+
+export const project = () => get("v1/project");
+export const progress = () => get("v1/project/progress");
+export const nextRows = (annotator, count) => post("v1/project/next", { annotator, count });
+export const rowsById = (annotator, ids) => post("v1/project/next", { annotator, ids });
+export const addRows = (texts) => post("v1/project/rows", { texts });
+export const giveLabel = (label) => post("v1/project/labels", label);
+export const givenLabels = (annotator, limit) => get("v1/project/labels", { annotator, limit });
+export const undoLabel = (id) => call(`v1/project/labels/${id}`, { method: "DELETE" });
+export const disagreements = (offset, limit) => get("v1/project/disagreements", { offset, limit });
+export const projectTable = async (name) =>
+  (await call(`v1/project/${name}`, { query: { escape_formulas: true } })).blob();
 
 export async function isReady() {
   try {

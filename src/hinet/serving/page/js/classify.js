@@ -1,6 +1,7 @@
 // The view to classify a text.
 
 import * as api from "./api.js";
+import { Branches } from "./branches.js";
 import { counted, failure, fill, h, note } from "./dom.js";
 import { Workbench } from "./workbench.js";
 
@@ -9,7 +10,11 @@ const SIBLINGS = 8;
 
 export function create(panel, app) {
   const { model, service } = app;
-  const bench = new Workbench(app);
+  const branches = new Branches(app, (added) => {
+    if (bench.input) ask();
+    if (!added) fields.first.focus();
+  });
+  const bench = new Workbench(app, { branches });
   const fields = model.kind === "text" ? textField(service) : rowFields(model);
   const button = h("button.primary", { type: "submit" }, "Classify");
   const examples =
@@ -52,6 +57,7 @@ export function create(panel, app) {
       },
     },
     fields.element,
+    branches.element,
     h("div.line", button, h("span.muted.hint", h("kbd", "Ctrl"), " ", h("kbd", "Enter"))),
     examples,
   );
@@ -71,7 +77,14 @@ export function create(panel, app) {
     try {
       const request = input.text != null ? { text: input.text } : { rows: [input.row] };
       const { results } = await api.classify(
-        { model: model.name, ...request, top: TRACES, siblings: SIBLINGS, unknown_words: true },
+        {
+          model: model.name,
+          ...request,
+          ...branches.fields,
+          top: TRACES,
+          siblings: SIBLINGS,
+          unknown_words: true,
+        },
         signal,
       );
       if (!results[0].traces.length) fill(place, note("No answer", "The model gives no label for this text."));

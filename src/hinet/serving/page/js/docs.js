@@ -10,6 +10,7 @@ const SAMPLES = { "text/csv": "text\nrye bread\n", "text/tab-separated-values": 
 const LINES = '{"text": "rye bread"}\n';
 const TOKENS =
   "If the service was started with tokens, `/v1/…` and `/metrics` need the header `Authorization: Bearer TOKEN`.";
+const BINARY = /parquet|spreadsheet/; // types of tables that are not text
 let openapi = null; // the document
 
 // Schemas
@@ -151,6 +152,7 @@ function tryForm(path, method, parameters, content) {
   const choices = types.map((each) => h("option", each));
   const type = types.length > 1 && h("select", choices);
   const text = types.length > 0 && h("textarea.code", { rows: 5, spellcheck: "false" }, sample(content, types[0]));
+  const file = type && h("input", { type: "file" });
   const curl = h("pre.curl", { tabindex: 0, "aria-label": "The request as a command" });
   const reply = h("div.reply", { "aria-live": "polite" });
   const button = h("button.primary", { type: "submit" }, "Send");
@@ -167,14 +169,14 @@ function tryForm(path, method, parameters, content) {
     }
     const url = new URL(filled.slice(1), document.baseURI);
     for (const [name, value] of query) url.searchParams.append(name, value);
-    return { url, type: type ? type.value : types[0], body: text ? text.value : null };
+    return { url, type: type ? type.value : types[0], body: file?.files?.[0] ?? (text ? text.value : null) };
   }
 
   function drawCurl() {
     const { url, type, body } = request();
     const parts = [`curl ${quote(url.href)}`];
     if (sessionStorage.getItem("hinet-token")) parts.push('-H "Authorization: Bearer $TOKEN"');
-    if (body != null) parts.push(`-H ${quote(`Content-Type: ${type}`)}`, `--data-binary ${quote(body)}`);
+    if (body != null) parts.push(`-H ${quote(`Content-Type: ${type}`)}`, `--data-binary ${quote(body.name ? `@${body.name}` : body)}`);
     curl.textContent = parts.join(" \\\n  ");
   }
 
@@ -184,12 +186,7 @@ function tryForm(path, method, parameters, content) {
     try {
       const headers = body == null ? {} : { "Content-Type": type };
       const response = await api.call(url, { method: method.toUpperCase(), headers, body: body ?? undefined });
-      const answer = await response.text();
-      fill(
-        reply,
-        h("p.eyebrow", `Status ${response.status}`),
-        h("pre", { tabindex: 0, "aria-label": "Answer" }, pretty(answer).slice(0, MAX_REPLY)),
-      );
+      fill(reply, h("p.eyebrow", `Status ${response.status}`), await shown(response));
       say(`Status ${response.status}`);
     } catch (error) {
       fill(reply, error.status > 0 && h("p.eyebrow", `Status ${error.status}`), failure(error));
@@ -215,12 +212,25 @@ function tryForm(path, method, parameters, content) {
     inputs.map(({ name, input }) => h("label.field", name, input)),
     type && h("label.field", "Content-Type", type),
     text && h("label.field", "Body", text),
+    file && h("label.field", "Or a file", file),
     curl,
     h("div", button),
     reply,
   );
   drawCurl();
   return form;
+}
+
+// An answer as text, or as a link to a file if it is none.
+async function shown(response) {
+  if (BINARY.test(response.headers.get("Content-Type"))) {
+    const blob = await response.blob();
+    const size = `${blob.size.toLocaleString("en")} bytes`;
+    const name = /filename="([^"]+)"/.exec(response.headers.get("Content-Disposition"))?.[1] ?? "answer";
+    return h("p", h("a", { href: URL.createObjectURL(blob), download: name }, `Download the answer (${size})`));
+  }
+  const answer = await response.text();
+  return h("pre", { tabindex: 0, "aria-label": "Answer" }, pretty(answer).slice(0, MAX_REPLY));
 }
 
 function sample(content, type) {

@@ -54,7 +54,7 @@ export const share = (probability, text = percent(probability)) =>
 export const note = (title, detail, action) => h("div.note", h("h3", title), detail && h("p", detail), action);
 
 // Client errors fail again when retried.
-const mayPass = ({ status = 0 }) => status < 400 || status >= 500 || [408, 429].includes(status);
+export const mayPass = ({ status = 0 }) => status < 400 || status >= 500 || [408, 429].includes(status);
 
 export const failure = (error, retry, label = mayPass(error) && "Try again") =>
   h(

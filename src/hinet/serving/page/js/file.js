@@ -1,11 +1,13 @@
 // The view that classifies a whole table.
 
 import * as api from "./api.js";
+import { Branches } from "./branches.js";
 import { count, counted, failure, fill, h, percent, say } from "./dom.js";
 import { FORMATS, formatOf, rowCounter, start } from "./tables.js";
 
 const HEAD = 65536; // bytes read to find the columns
 const PREVIEW = 8; // rows
+const NAMES = { csv: "CSV", tsv: "TSV", jsonl: "JSON lines", parquet: "Parquet", xlsx: "Excel" };
 const CONFIDENCES = [0.5, 0.8, 0.9, 0.95, 0.99];
 const ANSWERS = /^(label|title|trace|probability|level)(_|$)/; // names of columns that the service adds
 
@@ -16,12 +18,13 @@ function size(bytes) {
 
 export function create(panel, app) {
   const { model, service } = app;
+  const branches = new Branches(app, () => {});
   const stage = h("div.stage");
   const picker = h("input.hidden", {
     type: "file",
     tabindex: -1,
     "aria-label": "Table to classify",
-    accept: ".csv,.tsv,.tab,.jsonl,.ndjson,.parquet",
+    accept: ".csv,.tsv,.tab,.jsonl,.ndjson,.parquet,.xlsx",
     onchange: () => picker.files[0] && choose(picker.files[0]),
   });
   const drop = h(
@@ -41,7 +44,7 @@ export function create(panel, app) {
     h("h2", "Drop a table here"),
     h(
       "p.muted",
-      `CSV, TSV, JSON lines or Parquet, up to ${size(service.limits.file_bytes)}. It comes back in the same order and format, with the answers as columns.`,
+      `CSV, TSV, JSON lines, Parquet or Excel, up to ${size(service.limits.file_bytes)}. It comes back in the same order, with the answers as columns.`,
     ),
     h("button", { type: "button", onclick: () => picker.click() }, "Choose a file"),
     picker,
@@ -56,7 +59,7 @@ export function create(panel, app) {
         failure(
           new api.Problem(
             "This kind of file cannot be read",
-            `${file.name} is neither .csv, .tsv, .jsonl nor .parquet. Compressed files must be unpacked first.`,
+            `${file.name} is neither .csv, .tsv, .jsonl, .parquet nor .xlsx. Compressed files must be unpacked first.`,
           ),
         ),
       );
@@ -71,7 +74,7 @@ export function create(panel, app) {
         ),
       );
     let head = { columns: [], rows: [] };
-    if (format !== "parquet") {
+    if (!FORMATS[format].binary) {
       try {
         head = start(await file.slice(0, HEAD).text(), format, file.size <= HEAD);
       } catch (error) {
@@ -108,17 +111,26 @@ export function create(panel, app) {
       return h("label.check", box, text);
     };
     const levels = check("levels", "Every step with its probability", false);
-    const prefix = format === "parquet" || head.columns.some((name) => ANSWERS.test(name)) ? "predicted_" : "";
+    const prefix = FORMATS[format].binary || head.columns.some((name) => ANSWERS.test(name)) ? "predicted_" : "";
+    const to = h(
+      "select",
+      { name: "to" },
+      Object.entries(NAMES).map(([value, name]) => h("option", { value, selected: value === format }, name)),
+    );
+    const escaped = check("escape_formulas", "Safe to open in a spreadsheet", true);
+    escaped.firstChild.disabled = !FORMATS[format].separator;
     const go = h("button.primary", { type: "submit" }, "Classify the table");
     const form = h(
       "form.card.options",
       {
         onsubmit: (event) => {
           event.preventDefault();
-          run(file, format, { model: model.name, format, ...Object.fromEntries(new FormData(form)) });
+          const chosen = Object.fromEntries(new FormData(form));
+          run(file, format, { model: model.name, format, ...branches.fields, ...chosen });
         },
         onchange: () => {
           least.disabled = !several && top.value > 1;
+          escaped.firstChild.disabled = !FORMATS[to.value].separator;
           levels.firstChild.disabled = !least.disabled && least.value !== "";
         },
       },
@@ -130,13 +142,14 @@ export function create(panel, app) {
         h("label.field", several ? "Labels per row" : "Answers per row", top),
         h("label.field", "Confidence", least),
         h("label.field", "New columns start with", h("input", { type: "text", name: "prefix", value: prefix })),
+        h("label.field", "Format of the answer", to),
       ),
       h(
         "div.checks",
         check("titles", "Titles", true),
         !several && levels,
         check("keep_all", "Keep the columns of the table", true),
-        (format === "csv" || format === "tsv") && check("escape_formulas", "Safe to open in a spreadsheet", true),
+        escaped,
       ),
       h("div", go),
     );
@@ -146,6 +159,8 @@ export function create(panel, app) {
 
   async function run(file, format, query) {
     const control = new AbortController();
+    const { to } = query;
+    const { binary, type } = FORMATS[to];
     const bar = h("progress", { "aria-label": "Progress" });
     const line = h("p.muted", "The service reads and checks the table …");
     fill(
@@ -163,14 +178,14 @@ export function create(panel, app) {
       const response = await api.classifyFile(file, query, FORMATS[format].type, control.signal);
       const rows = Number(response.headers.get("Hinet-Rows")) || null;
       const parts = [];
-      const counted = rowCounter(format);
+      const counted = rowCounter(to);
       let done = 0;
-      if (rows && format !== "parquet") bar.max = rows;
+      if (rows && !binary) bar.max = rows;
       for (const reader = response.body.getReader(); ;) {
         const { value, done: ended } = await reader.read();
         if (ended) break;
         parts.push(value);
-        if (format === "parquet")
+        if (binary)
           line.textContent = `${size(parts.reduce((sum, part) => sum + part.length, 0))} received`;
         else {
           done = counted(value);
@@ -178,13 +193,8 @@ export function create(panel, app) {
           line.textContent = rows ? `${count(Math.min(done, rows))} of ${count(rows)} rows` : `${count(done)} rows`;
         }
       }
-      await drawDone(
-        file,
-        format,
-        new Blob(parts, { type: FORMATS[format].type }),
-        rows ?? done,
-        `classified_${file.name}`,
-      );
+      const savedAs = `classified_${to === format ? file.name : file.name.replace(/\.[^.]*$/, `.${to}`)}`;
+      await drawDone(file, to, new Blob(parts, { type }), rows ?? done, savedAs);
     } catch (error) {
       if (error.name === "AbortError") fill(stage, h("p.muted", "Cancelled. Nothing was kept."));
       else
@@ -202,8 +212,9 @@ export function create(panel, app) {
   }
 
   async function drawDone(file, format, blob, rows, savedAs) {
-    const head =
-      format === "parquet" ? { rows: [] } : start(await blob.slice(0, HEAD).text(), format, blob.size <= HEAD);
+    const head = FORMATS[format].binary
+      ? { rows: [] }
+      : start(await blob.slice(0, HEAD).text(), format, blob.size <= HEAD);
     const link = h(
       "a.button.primary",
       { href: URL.createObjectURL(blob), download: savedAs },
@@ -228,8 +239,8 @@ export function create(panel, app) {
     say(`${counted(rows, "row")} classified`);
   }
 
-  fill(panel, h("h1.hidden", "Classify a table"), h("div.file", drop, stage));
-  return {};
+  fill(panel, h("h1.hidden", "Classify a table"), h("div.file", drop, branches.element, stage));
+  return { shown: () => branches.draw() };
 }
 
 function columnChoice(model, columns) {

@@ -6,23 +6,24 @@ import { keep, stored } from "./storage.js";
 import "./theme.js";
 import "./token.js";
 
-const VIEWS = ["classify", "file", "review", "model"];
+let views = ["classify", "file", "review", "model"]; // a project has another one, before them
 const app = { service: null, models: [], model: null };
 const opened = new Map(); // views by name and model
 const lazily = {
+  label: () => import("./label.js"),
   classify: () => import("./classify.js"),
   file: () => import("./file.js"),
   review: () => import("./review.js"),
   model: () => import("./model.js"),
 };
-let current = "classify";
+let current = views[0];
 
 // Views
 
 async function show(view) {
   if (!app.model) return; // not started yet
-  current = VIEWS.includes(view) ? view : "classify";
-  for (const id of VIEWS) {
+  current = views.includes(view) ? view : views[0];
+  for (const id of views) {
     const chosen = id === current;
     byId(id).hidden = !chosen;
     byId(`tab-${id}`).setAttribute("aria-selected", chosen);
@@ -52,16 +53,16 @@ function goTo(view) {
   else location.hash = view;
 }
 
-for (const id of VIEWS) byId(`tab-${id}`).addEventListener("click", () => goTo(id));
+for (const id of Object.keys(lazily)) byId(`tab-${id}`).addEventListener("click", () => goTo(id));
 document.querySelector("[role=tablist]").addEventListener("keydown", (event) => {
-  const moves = { ArrowRight: 1, ArrowLeft: -1, Home: -VIEWS.length, End: VIEWS.length };
+  const moves = { ArrowRight: 1, ArrowLeft: -1, Home: -views.length, End: views.length };
   if (!(event.key in moves)) return;
   event.preventDefault();
-  const at = VIEWS.indexOf(current) + moves[event.key];
+  const at = views.indexOf(current) + moves[event.key];
   const next =
-    Math.abs(moves[event.key]) > 1 ? Math.max(0, Math.min(VIEWS.length - 1, at)) : (at + VIEWS.length) % VIEWS.length;
-  goTo(VIEWS[next]);
-  byId(`tab-${VIEWS[next]}`).focus();
+    Math.abs(moves[event.key]) > 1 ? Math.max(0, Math.min(views.length - 1, at)) : (at + views.length) % views.length;
+  goTo(views[next]);
+  byId(`tab-${views[next]}`).focus();
 });
 
 // Start, and the choice of a model
@@ -96,13 +97,19 @@ async function start() {
     return;
   }
   place.hidden = true;
+  if (app.service.project) {
+    views = ["label", ...views.filter((id) => id !== "review" || app.service.review)];
+    for (const id of Object.keys(lazily)) byId(`tab-${id}`).hidden = !views.includes(id);
+    document.querySelector(".brand").href = "#label";
+  }
   const select = byId("model-name");
   fill(select, ...app.models.map(({ name }) => h("option", { value: name }, name)));
-  choose(stored("hinet-model"));
+  choose(new URLSearchParams(location.search).get("model") ?? stored("hinet-model"));
   select.value = app.model.name;
   select.disabled = app.models.length < 2;
   select.onchange = () => {
     choose(select.value);
+    history.replaceState(null, "", location.pathname + location.hash); // branches of another taxonomy
     show(current);
   };
   window.onhashchange = () => location.hash !== "#content" && show(location.hash.slice(1));
@@ -153,7 +160,7 @@ document.addEventListener("keydown", (event) => {
   const typing = event.target.closest("input:not([type=range], [type=checkbox], [type=radio]), textarea, select");
   if (typing || !byId("single-keys").checked || !app.model) return;
   if (going) {
-    const view = VIEWS.find((id) => id[0] === event.key);
+    const view = views.find((id) => id[0] === event.key);
     going = false;
     if (view) {
       event.preventDefault();
@@ -162,7 +169,7 @@ document.addEventListener("keydown", (event) => {
   }
   if (event.key === "?") help.showModal();
   else if (event.key === "g") going = true;
-  else if (!opened.get(current)?.view?.key?.(event.key)) return;
+  else if (!opened.get(current)?.view?.key?.(event.key, event)) return;
   event.preventDefault();
 });
 

@@ -24,7 +24,7 @@ export function create(panel, app) {
   (async function load() {
     try {
       const details = await api.model(app.model.name);
-      fill(panel, h("h1.hidden", `Model ${details.name}`), h("div.model", about(details), evaluation(details)));
+      fill(panel, h("h1.hidden", `Model ${details.name}`), h("div.model", about(details), texts(details.texts), evaluation(details)));
     } catch (error) {
       fill(panel, failure(error, load));
     }
@@ -68,6 +68,61 @@ function about(model) {
         h("span", `At ${percent(fitted.risk.threshold)} confidence at most ${percent(fitted.risk.risk)} are wrong`),
       h("span", `Loaded ${new Date(model.loaded).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" })}`),
       h("span", "Version ", h("code", model.version)),
+    ),
+  );
+}
+
+const SIGNALS = { known_words: "Known words", similarity: "Similarity", confidence: "Confidence" };
+
+// The classified texts by day, and whether they still look like the first ones.
+function texts(found) {
+  if (!found) return null;
+  const { reference, recent, signals, days } = found;
+  const changed = signals.filter(({ differs }) => differs);
+  const told = ({ signal, reference: before, recent: now }) =>
+    `${SIGNALS[signal]}: ${percent(before)} on average in the first days, ${percent(now)} now`;
+  const shown = Object.keys(SIGNALS).filter((signal) => days.some((day) => day[signal] != null));
+  return card(
+    "Texts",
+    recent
+      ? `The days from ${recent.first} to ${recent.last} are compared with ${reference.first} to ${reference.last}.`
+      : "There are too few texts to compare the last days with the first ones.",
+    changed.length > 0 &&
+      h(
+        "div.note.failed",
+        { role: "status" },
+        h("h3", "The texts no longer look like the first ones"),
+        changed.map((signal) => h("p", told(signal))),
+      ),
+    h(
+      "div.table-box",
+      { tabindex: 0, role: "region", "aria-label": "Texts by day" },
+      h(
+        "table",
+        h(
+          "thead",
+          h(
+            "tr",
+            h("th", { scope: "col" }, "Day"),
+            ["Texts", ...shown.map((signal) => SIGNALS[signal])].map((name) =>
+              h("th", { scope: "col", class: "number" }, name),
+            ),
+          ),
+        ),
+        h(
+          "tbody",
+          days
+            .toReversed()
+            .map((day) =>
+              h(
+                "tr",
+                h("td", day.day),
+                h("td.number", count(day.texts)),
+                shown.map((signal) => h("td.number", day[signal] == null ? "–" : percent(day[signal]))),
+              ),
+            ),
+        ),
+      ),
     ),
   );
 }

@@ -1,25 +1,25 @@
 // Small plots in SVG, with the same values as a table below.
 
-import { exactPercent, h, meter, percent, svg } from "./dom.js";
+import { count, exactPercent, h, meter, percent, svg } from "./dom.js";
 
 const [WIDTH, HEIGHT] = [360, 250];
 const AREA = { left: 52, right: 12, top: 10, bottom: 40 };
 const across = WIDTH - AREA.left - AREA.right;
 const down = HEIGHT - AREA.top - AREA.bottom;
+const QUARTERS = [0, 0.25, 0.5, 0.75, 1];
 
-function axes({ xTitle, yTitle, label, yMax = 1 }, ...content) {
+function axes({ xTitle, yTitle, label, yMax = 1, xTicks = QUARTERS, xText = percent }, ...content) {
   const x = (value) => AREA.left + value * across;
   const y = (value) => AREA.top + (1 - value / yMax) * down;
-  const ticks = [0, 0.25, 0.5, 0.75, 1];
   const drawn = svg(
     "svg.plot",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label },
-    ticks.map((tick) => svg("line.grid", { x1: x(0), x2: x(1), y1: y(tick * yMax), y2: y(tick * yMax) })),
-    ticks.map((tick) =>
+    QUARTERS.map((tick) => svg("line.grid", { x1: x(0), x2: x(1), y1: y(tick * yMax), y2: y(tick * yMax) })),
+    QUARTERS.map((tick) =>
       svg("text", { x: AREA.left - 7, y: y(tick * yMax) + 4, "text-anchor": "end" }, percent(tick * yMax)),
     ),
-    ticks.map((tick) =>
-      svg("text", { x: x(tick), y: HEIGHT - AREA.bottom + 17, "text-anchor": "middle" }, percent(tick)),
+    xTicks.map((tick) =>
+      svg("text", { x: x(tick), y: HEIGHT - AREA.bottom + 17, "text-anchor": "middle" }, xText(tick)),
     ),
     svg("text", { x: x(0.5), y: HEIGHT - 4, "text-anchor": "middle" }, xTitle),
     svg("text", { x: -(AREA.top + down / 2), y: 10, transform: "rotate(-90)", "text-anchor": "middle" }, yTitle),
@@ -139,6 +139,52 @@ export function coverage(points, risk) {
       points
         .filter((_, index) => index % every === 0 || index === points.length - 1)
         .map(({ threshold, coverage: share, risk: wrong }) => [threshold, share, wrong].map(percent)),
+    ),
+  ];
+}
+
+// Accuracy by the number of labels, with its interval as a band.
+export function learning(points) {
+  const most = points.at(-1).labels;
+  const step =
+    [1, 2, 5]
+      .flatMap((digit) => [1, 10, 100, 1e3, 1e4, 1e5].map((unit) => digit * unit))
+      .sort((a, b) => a - b)
+      .find((value) => most / value <= 4.5) ?? most;
+  const xTicks = Array.from({ length: Math.floor(most / step) + 1 }, (_, index) => (index * step) / most);
+  const at = ({ labels }) => labels / most;
+  return [
+    axes(
+      {
+        xTitle: "labels",
+        yTitle: "right answers",
+        label: `Accuracy by the number of labels, ${percent(points.at(-1).accuracy)} at last`,
+        xTicks,
+        xText: (tick) => count(Math.round(tick * most)),
+      },
+      (x, y) =>
+        svg("polygon.band", {
+          points: [
+            ...points.map((point) => [at(point), point.high]),
+            ...points.toReversed().map((point) => [at(point), point.low]),
+          ]
+            .map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`)
+            .join(" "),
+        }),
+      (x, y) =>
+        points.length === 1
+          ? svg("line.spread", { x1: x(1), x2: x(1), y1: y(points[0].low), y2: y(points[0].high) })
+          : line(
+              points.map((point) => [at(point), point.accuracy]),
+              x,
+              y,
+            ),
+      (x, y) => [points.at(-1)].map((point) => svg("circle.dot", { cx: x(at(point)), cy: y(point.accuracy), r: 4 })),
+    ),
+    table(
+      "Accuracy by the number of labels",
+      ["labels", "right", "from", "to"],
+      points.map(({ labels, accuracy, low, high }) => [count(labels), ...[accuracy, low, high].map(percent)]),
     ),
   ];
 }

@@ -23,7 +23,7 @@ export function create(panel, app) {
     return {};
   }
 
-  const bench = new Workbench(app, () => finish());
+  const bench = new Workbench(app, { done: () => finish() });
   const text = h("div.queue-text", { dir: "auto", tabindex: 0, role: "group", "aria-label": "Text to review" });
   const place = h("p.eyebrow");
   const facts = h("p.facts");

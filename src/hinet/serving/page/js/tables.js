@@ -4,10 +4,19 @@ export const FORMATS = {
   csv: { type: "text/csv", separator: "," },
   tsv: { type: "text/tab-separated-values", separator: "\t" },
   jsonl: { type: "application/x-ndjson" },
-  parquet: { type: "application/vnd.apache.parquet" },
+  parquet: { type: "application/vnd.apache.parquet", binary: true },
+  xlsx: { type: "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", binary: true },
 };
 
-const ENDINGS = { csv: "csv", tsv: "tsv", tab: "tsv", jsonl: "jsonl", ndjson: "jsonl", parquet: "parquet" };
+const ENDINGS = {
+  csv: "csv",
+  tsv: "tsv",
+  tab: "tsv",
+  jsonl: "jsonl",
+  ndjson: "jsonl",
+  parquet: "parquet",
+  xlsx: "xlsx",
+};
 
 export const formatOf = (fileName) => ENDINGS[fileName.toLowerCase().split(".").pop()] ?? null;
 

@@ -224,10 +224,10 @@ export class Tree {
     return parent;
   }
 
-  // Show an answer of several labels: the paths to them, and their siblings, which are loaded.
-  async showLabels(traces) {
+  // Show an answer without siblings: the paths to its labels, with siblings that are loaded; `known` have probabilities.
+  async showLabels(traces, known) {
     this.clear();
-    this.noteProbabilities(traces);
+    this.noteProbabilities(known);
     const { root } = this;
     for (const { steps } of traces.toReversed()) if (root === this.root) await this.reveal(steps);
     if (root === this.root) this.markTraces(traces);

@@ -2,45 +2,21 @@
 
 import * as api from "./api.js";
 import { Answer, crumbs } from "./answer.js";
-import { count, failure, fill, h, name, note, say } from "./dom.js";
-import { Tree } from "./tree.js";
-
-const PAUSE = 150; // milliseconds without a key before a search
+import { count, failure, fill, h, name, say } from "./dom.js";
+import { Picker } from "./picker.js";
 
 export class Workbench {
-  // done(verdict) is called when feedback is stored.
-  constructor(app, done = () => {}) {
-    Object.assign(this, { app, done, picks: [] });
+  // done(verdict) is called when feedback is stored; `branches` may restrict the answers.
+  constructor(app, { done = () => {}, branches = null } = {}) {
+    Object.assign(this, { app, done, branches, picks: [] });
     this.answer = new Answer(app, (trace, index) => this.traceChosen(trace, index));
-    this.problem = h("div.problem");
-    this.tree = new Tree(
-      "Taxonomy",
-      (node, offset, limit) => this.load(node, offset, limit),
-      (item) => this.picked(item),
-      (error) => fill(this.problem, failure(error, this.tree.root.shown.size ? null : () => this.tree.showTop())),
-    );
+    this.picker = new Picker(app, (item) => this.picked(item));
+    this.tree = this.picker.tree;
     this.element = this.draw();
     this.tree.showTop();
   }
 
   draw() {
-    this.query = h("input", {
-      type: "search",
-      placeholder: "Search by title, id or synonym",
-      "aria-label": "Search the taxonomy",
-      autocomplete: "off",
-      spellcheck: "false",
-      oninput: () => this.searchSoon(),
-      onkeydown: (event) => {
-        if (event.key === "ArrowDown") this.focusFirst(event);
-        if (event.key === "Escape" && this.query.value) {
-          event.preventDefault();
-          this.query.value = "";
-          this.endSearch();
-        }
-      },
-    });
-    this.matches = h("div.matches", { hidden: true });
     this.tray = h("div.tray", { hidden: true });
     this.main = h("div.main");
     return h(
@@ -50,19 +26,10 @@ export class Workbench {
         "aside.card.tree-card",
         { "aria-label": "Taxonomy" },
         h("div.tree-head", h("h2", "Taxonomy"), h("span.muted", `${count(this.app.model.nodes)} nodes`)),
-        this.query,
-        this.problem,
-        this.matches,
-        (this.scroll = h("div.tree-scroll", this.tree.element)),
+        this.picker.parts,
         this.tray,
       ),
     );
-  }
-
-  async load(node, offset, limit) {
-    const page = await api.children(this.app.model.name, node, offset, limit);
-    fill(this.problem);
-    return page;
   }
 
   // An answer to a text or row; `review` is its id in the queue, if it comes from there.
@@ -70,9 +37,9 @@ export class Workbench {
     Object.assign(this, { input, review });
     this.sent = false;
     this.fresh = true;
+    this.answer.isRestricted = Object.keys(this.branches?.fields ?? {}).length > 0;
     this.clearPicks();
-    this.query.value = "";
-    this.endSearch();
+    this.picker.end();
     this.answer.show(input, result);
     this.drawActions();
   }
@@ -94,108 +61,27 @@ export class Workbench {
     if (index || !fresh) {
       await this.tree.reveal(trace.steps);
       this.tree.markTraces([trace]);
-    } else if (this.app.model.several_labels)
-      await this.tree.showLabels(traces.filter(({ node }) => accepted.includes(node)));
+    } else if (this.app.model.several_labels || this.answer.isRestricted)
+      await this.tree.showLabels(
+        traces.filter(({ node }) => accepted.includes(node)),
+        traces,
+      );
     else this.tree.showTraces(traces);
     this.drawActions();
-  }
-
-  // Search
-
-  searchSoon() {
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.search(), PAUSE);
-  }
-
-  async search() {
-    const query = this.query.value.trim();
-    this.searching?.abort();
-    if (!query) return this.endSearch();
-    this.searching = new AbortController();
-    try {
-      const page = await api.search(this.app.model.name, query, 0, this.searching.signal);
-      this.drawMatches(page, []);
-    } catch (error) {
-      if (error.name !== "AbortError") this.showMatches(failure(error, () => this.search()));
-    }
-  }
-
-  drawMatches(page, before) {
-    const rows = [...before, ...page.matches.map((match) => this.matchRow(match))];
-    const more =
-      rows.length < page.total &&
-      h(
-        "button.link",
-        {
-          type: "button",
-          onclick: async () => {
-            this.drawMatches(await api.search(this.app.model.name, page.query, rows.length), rows);
-          },
-        },
-        `Show more of ${count(page.total - rows.length)}`,
-      );
-    if (rows.length) this.showMatches(h("p.muted", `${count(page.total)} found`), h("ul", rows), more);
-    else this.showMatches(note("Nothing found", "All words of the search must occur in an id, title or synonym."));
-    say(`${count(page.total)} found`);
-  }
-
-  matchRow(match) {
-    return h(
-      "li",
-      h(
-        "button.match",
-        { type: "button", onclick: () => this.goTo(match), onkeydown: (event) => this.moveMatch(event) },
-        h("span.what", name(match.title || match.node), " ", match.title !== match.node && h("code", name(match.node))),
-        match.matched === "synonym" && h("span.synonym", "also called ", name(match.text)),
-        match.ancestors.length > 0 && h("span.crumbs", crumbs(match.ancestors)),
-      ),
-    );
-  }
-
-  moveMatch(event) {
-    const all = [...this.matches.querySelectorAll(".match")];
-    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    (all[all.indexOf(event.target) + step] ?? (step < 0 ? this.query : event.target)).focus();
-  }
-
-  focusFirst(event) {
-    const first = this.matches.hidden
-      ? this.tree.element.querySelector("[tabindex='0']")
-      : this.matches.querySelector(".match");
-    if (!first) return;
-    event.preventDefault();
-    first.focus();
-  }
-
-  showMatches(...content) {
-    fill(this.matches, content);
-    this.matches.hidden = false;
-    this.scroll.hidden = true;
-  }
-
-  endSearch() {
-    this.matches.hidden = true;
-    this.scroll.hidden = false;
-  }
-
-  async goTo(match) {
-    this.query.value = "";
-    this.endSearch();
-    const item = await this.tree.reveal([...match.ancestors, match]);
-    this.tree.focus(item);
-    this.tree.scrollTo(item);
-    this.picked(item);
   }
 
   // Feedback
 
   drawActions() {
     const { service } = this.app;
-    const { accepted, result } = this.answer;
-    if (!result) return;
+    if (!this.answer.result) return; // cleared while the tree was loading
+    const { accepted } = this.answer;
     if (this.sent) return fill(this.answer.actions, h("p.kept", this.sent));
+    if (service.project && !service.feedback)
+      return fill(
+        this.answer.actions,
+        h("p.muted", "To keep the right label, add the text in the view ", h("a", { href: "#label" }, "Label"), "."),
+      );
     if (!service.feedback)
       return fill(
         this.answer.actions,
@@ -221,8 +107,8 @@ export class Workbench {
   }
 
   correct() {
-    this.query.focus();
-    this.query.scrollIntoView({ block: "nearest" });
+    this.picker.query.focus();
+    this.picker.query.scrollIntoView({ block: "nearest" });
     say("Search or pick the right node in the tree");
   }
 
@@ -230,7 +116,8 @@ export class Workbench {
     const { service, model } = this.app;
     const path = h("p.crumbs", crumbs(item.path));
     this.pick = item;
-    if (!this.input || this.sent || !service.feedback) return this.drawTray(path);
+    const limit = this.branches && h("div.actions", this.branches.actions(item));
+    if (!this.input || this.sent || !service.feedback) return this.drawTray(path, limit);
     const add = () => {
       const without = this.picks.filter(({ node }) => node !== item.node);
       this.picks = model.several_labels ? [...without, item] : [item];
@@ -262,6 +149,7 @@ export class Workbench {
             `Send ${this.picks.length}`,
           ),
       ),
+      limit,
     );
   }
 
@@ -326,7 +214,7 @@ export class Workbench {
 
   // Handles a shortcut, and returns whether the key was one.
   key(key) {
-    if (key === "/") this.query.focus();
+    if (key === "/") this.picker.query.focus();
     else if (!this.answer.result) return false;
     else if (key === "a" && this.app.service.feedback) this.accept();
     else if (key === "c" && this.app.service.feedback) this.correct();

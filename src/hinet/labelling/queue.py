@@ -1,0 +1,272 @@
+"""The queue of a project: which row goes to whom, and why; each row is lent to one person at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from threading import RLock
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.labelling.ledger import Ledger
+from hinet.labelling.scoring import Scores, Vectors
+from hinet.labelling.selection import Plan, Pool, plan
+from hinet.labelling.store import Reason
+from hinet.taxonomy import Taxonomy
+
+LEASE_SECONDS = 600.0
+RANDOM_EVERY, BRANCH_EVERY = 10, 8  # every tenth row is drawn at random, every eighth is of a branch with few labels
+SECOND_SHARE, SECOND_EVERY = 0.1, 4  # share of the labelled rows that get a second label, at most every fourth row
+TRIES = 100  # labelled rows that are drawn to find one for a second label
+MIN_PLANNED = 300  # rows that are planned at a time, at least
+LOW_WATER = 100  # rows of a plan, below which the next one is made
+GROWTH = 1.5  # factor of the room for vectors
+
+
+class Lent(NamedTuple):
+    """A row that is lent, by its id."""
+
+    row: int
+    reason: Reason
+
+
+class Lease(NamedTuple):
+    """A row that is lent, and until when."""
+
+    until: float
+    reason: Reason
+
+
+class Queue:
+    """Rows by position, which is their id less 1. Only ``plan`` takes long; ``lock`` also guards the ledger."""
+
+    def __init__(self, rows: int, ledger: Ledger, seed: int = 0, clock: Callable[[], float] = monotonic) -> None:
+        self.lock = RLock()
+        self._clock, self._ledger = clock, ledger
+        self._rng = np.random.default_rng(seed)
+        self._leases: dict[int, Lease] = {}  # by id
+        self._skipped_by: dict[str, set[int]] = {}  # ids
+        self._lent = Counter[str]()  # rows by person
+        self.scored = 0  # grows with each change of the scores
+        self._plan = Plan(np.zeros(0, np.int64), [], {})
+        self._planned: list[tuple[int, Reason]] = []  # positions that are left of the plan, the last one first
+        self._is_left, self._is_labelled = np.zeros(0, bool), np.zeros(0, bool)  # left: neither labelled nor skipped
+        self._probability = np.zeros(0, np.float32)  # NaN if not scored
+        self._branch = np.zeros(0, np.int64)
+        self._room: Vectors = np.zeros((0, 0), np.float16)  # of the vectors and of those of rows to come
+        self._vectors = self._room
+        self._scored = np.zeros(0, bool)  # by the current model
+        self.grow(rows)
+        for label in ledger.all_current():
+            if label.action == "skip":
+                self._skipped_by.setdefault(label.annotator, set()).add(label.row)
+        for row in [*ledger.counted, *ledger.skipped]:
+            self._mark(row)
+
+    # Rows and their scores
+
+    def grow(self, rows: int) -> None:
+        """Add new rows, so that there are ``rows``."""
+        with self.lock:
+            new = rows - len(self._is_left)
+            self._is_left = np.append(self._is_left, np.ones(new, bool))
+            self._is_labelled = np.append(self._is_labelled, np.zeros(new, bool))
+            self._probability = np.append(self._probability, np.full(new, np.nan, np.float32))
+            self._branch = np.append(self._branch, np.full(new, -1))
+            self._scored = np.append(self._scored, np.zeros(new, bool))
+            if rows > len(self._room):
+                self._room = np.zeros((max(rows, int(GROWTH * len(self._room))), self._vectors.shape[1]), np.float16)
+                self._room[: len(self._vectors)] = self._vectors
+            self._vectors = self._room[:rows]
+
+    def expire_scores(self) -> None:
+        """Have all rows scored again, by a new model; until then, their old scores count."""
+        with self.lock:
+            self._scored[:] = False
+
+    def unscored(self, count: int) -> NDArray[np.int64]:
+        """Return the positions of some rows that the current model has not scored; rows without labels come first."""
+        with self.lock:
+            rows = np.flatnonzero(~self._scored)
+            return rows[np.argsort(~self._is_left[rows], kind="stable")][:count]
+
+    def set_scores(self, rows: NDArray[np.int64], scores: Scores, taxonomy: Taxonomy) -> None:
+        """Keep the scores of rows."""
+        branch = top_nodes(scores.node, taxonomy)
+        with self.lock:
+            if self._vectors.shape[1] != scores.vectors.shape[1]:  # the first, or a model with other vectors
+                self._room = self._vectors = np.zeros((len(self._is_left), scores.vectors.shape[1]), np.float16)
+            self._probability[rows], self._branch[rows] = scores.probability, branch
+            self._vectors[rows], self._scored[rows] = scores.vectors, True
+            self.scored += 1
+
+    def plan(self, count: int, known: Vectors | None) -> None:
+        """Choose the next rows from those left, as scored; requests are answered in the meantime."""
+        with self.lock:
+            rows = np.flatnonzero(self._is_left & ~np.isnan(self._probability))
+            pool = Pool(rows, self._probability[rows], self._branch[rows], self._vectors)
+            labelled_vectors, rng = self._vectors[self._is_labelled], self._rng.spawn(1)[0]
+        labelled_vectors = labelled_vectors.astype(np.float32)
+        planned = plan(pool, labelled_vectors, known, max(count, MIN_PLANNED), rng)
+        with self.lock:
+            self._plan = planned
+            self._planned = list(zip(planned.rows.tolist(), planned.reasons, strict=True))[::-1]
+
+    @property
+    def needs_plan(self) -> bool:
+        """Whether few rows of the plan are left, and others could be planned."""
+        with self.lock:
+            return len(self._planned) < min(LOW_WATER, self._n_free())
+
+    @property
+    def left(self) -> int:
+        """Number of rows that nobody has labelled or skipped."""
+        return int(self._is_left.sum())
+
+    @property
+    def scored_share(self) -> float:
+        """Share of the rows left that the current model has scored."""
+        with self.lock:
+            return float(self._scored[self._is_left].mean()) if self._is_left.any() else 1.0
+
+    def probabilities(self) -> NDArray[np.float32]:
+        """Return the probability of the answer to each row left that is scored."""
+        with self.lock:
+            probability = self._probability[self._is_left]
+        return probability[~np.isnan(probability)]
+
+    # Rows to label
+
+    def next(self, annotator: str, count: int) -> tuple[list[Lent], int]:
+        """Lend up to ``count`` rows to a person; return them, and the number left."""
+        with self.lock:
+            now = self._clock()
+            self._leases = {row: lease for row, lease in self._leases.items() if lease.until > now}
+            lent: list[Lent] = []
+            for row, reason in self._choices(annotator):
+                self._leases[row] = Lease(now + LEASE_SECONDS, reason)
+                lent.append(Lent(row, reason))
+                self._lent[annotator] += 1
+                if len(lent) == count:
+                    break
+            return lent, self._n_free()
+
+    def lend(self, rows: Sequence[int]) -> tuple[list[Lent], int]:
+        """Lend rows by their ids, even if they are lent already; return them, and the number left."""
+        with self.lock:
+            until = self._clock() + LEASE_SECONDS
+            for row in rows:
+                self._leases[row] = Lease(until, self.reason(row) or "requested")
+            return [Lent(row, self._leases[row].reason) for row in rows], self._n_free()
+
+    def _n_free(self) -> int:
+        """Return the number of rows that nobody has labelled, skipped or borrowed."""
+        return self.left - sum(bool(self._is_left[row - 1]) for row in self._leases)
+
+    def done(self, row: int, annotator: str) -> None:
+        """Note a label or skip of a person, which is in the ledger."""
+        with self.lock:
+            self._leases.pop(row, None)
+            self._mark(row)
+            is_skipped = any(
+                each.action == "skip" and each.annotator == annotator for each in self._ledger.current(row)
+            )
+            skips = self._skipped_by.setdefault(annotator, set())
+            (skips.add if is_skipped else skips.discard)(row)
+
+    def reason(self, row: int) -> Reason | None:
+        """Return why a row is lent, if it is."""
+        with self.lock:
+            lease = self._leases.get(row)
+            return None if lease is None else lease.reason
+
+    def _mark(self, row: int) -> None:
+        self._is_labelled[row - 1] = row in self._ledger.counted
+        self._is_left[row - 1] = row not in self._ledger.counted and row not in self._ledger.skipped
+
+    def _choices(self, annotator: str) -> Iterator[tuple[int, Reason]]:
+        """Yield rows for a person, each of which is lent before the next one is asked for."""
+        while True:
+            for choose in self._ways(annotator):
+                choice = choose(annotator)
+                if choice is not None:
+                    yield choice
+                    break
+            else:
+                return
+
+    def _ways(self, annotator: str) -> Sequence[Callable[[str], tuple[int, Reason] | None]]:
+        """Return the ways to choose the next row, in the order in which they are tried."""
+        number, ways = self._lent[annotator], list[Callable[[str], tuple[int, Reason] | None]]()
+        if number % SECOND_EVERY == SECOND_EVERY - 1:
+            ways.append(self._second)
+        if number % RANDOM_EVERY == RANDOM_EVERY - 1:
+            ways.append(self._random)
+        elif number % BRANCH_EVERY == BRANCH_EVERY - 1:
+            ways.append(self._of_branch)
+        return [*ways, self._next_planned, self._random, self._second, self._skipped_by_others]
+
+    def _is_free(self, row: int, annotator: str) -> bool:
+        return row not in self._leases and row not in self._skipped_by.get(annotator, ())
+
+    def _next_planned(self, annotator: str) -> tuple[int, Reason] | None:
+        while self._planned:
+            position, reason = self._planned.pop()
+            if self._is_left[position] and position + 1 not in self._leases:
+                return position + 1, reason
+        return None
+
+    def _random(self, annotator: str) -> tuple[int, Reason] | None:
+        is_free = self._is_left.copy()
+        is_free[[row - 1 for row in self._leases]] = False
+        free = np.flatnonzero(is_free)
+        return (int(self._rng.choice(free)) + 1, "random") if len(free) else None
+
+    def _of_branch(self, annotator: str) -> tuple[int, Reason] | None:
+        """Choose a row of the branch with the fewest labels for the rows that seem to belong there."""
+        labels, left = (
+            np.bincount(self._branch[rows] + 1, minlength=1 + max(self._plan.branches, default=0) + 1)
+            for rows in (self._is_labelled, self._is_left)
+        )
+        branches = [branch for branch in self._plan.branches if branch >= 0]
+        for branch in sorted(branches, key=lambda each: (labels[each + 1] + 1) / (left[each + 1] + 1)):
+            for position in self._plan.branches[branch].tolist():
+                if self._is_left[position] and position + 1 not in self._leases:
+                    return position + 1, "branch"
+        return None
+
+    def _second(self, annotator: str) -> tuple[int, Reason] | None:
+        """Choose a row that only others have labelled, if too few rows have two labels."""
+        ledger = self._ledger
+        waiting = sum(lease.reason == "second" for lease in self._leases.values())
+        if not ledger.labellers - {annotator} or len(ledger.twice) + waiting >= SECOND_SHARE * len(ledger.counted):
+            return None
+        rows = self._rng.permutation(np.flatnonzero(self._is_labelled))[:TRIES] + 1
+        for row in rows.tolist():
+            by = {label.annotator for label in ledger.independent(row)}
+            if len(by) == 1 and annotator not in by and self._is_free(row, annotator):
+                return row, "second"
+        return None
+
+    def _skipped_by_others(self, annotator: str) -> tuple[int, Reason] | None:
+        rows = (row for row in sorted(self._ledger.skipped) if self._is_free(row, annotator))
+        row = next(rows, None)
+        return None if row is None else (row, "uncertain")
+
+
+def top_nodes(nodes: NDArray[np.int64], taxonomy: Taxonomy) -> NDArray[np.int64]:
+    """Return a top node above each node, or itself; -1 for -1."""
+    distinct, inverse = np.unique(nodes, return_inverse=True)
+    known = distinct[distinct >= 0]
+    flat, offsets = taxonomy.ancestor_lists(known)
+    is_top = np.zeros(len(taxonomy), bool)
+    is_top[taxonomy.tops] = True
+    owner = np.repeat(np.arange(len(known)), np.diff(offsets))
+    tops = np.full(len(distinct), -1)
+    of_known = np.full(len(known), -1)
+    of_known[owner[is_top[flat]][::-1]] = flat[is_top[flat]][::-1]  # the first one stays
+    tops[distinct >= 0] = of_known
+    return tops[inverse]
