@@ -150,7 +150,7 @@ def main() -> None:
         run(*install, f"{wheel}[demo,meaning]")
         sys.stdout.write(run(*pip, "freeze"))
         run(python.with_name("hinet"), "compile", "--quiet")
-        demo = run(python.with_name("hinet"), "demo", cwd=folder)
+        demo = run(python.with_name("hinet"), "demo", "--rows", "10000", cwd=folder)  # make test-slow takes all
         assert "bitten by a dog" in demo, demo
         assert "static vectors of wordllama" in demo, demo
         check_commands(python.with_name("hinet"), folder)

@@ -54,6 +54,11 @@ def test_import_hinet_imports_no_heavy_packages() -> None:
     run_without(["torch", "numpy", "scipy", "sklearn", "numba", "pyarrow", "rich", "typer"], "import hinet")
 
 
+def test_the_client_needs_the_standard_library_alone() -> None:
+    heavy = ["numpy", "scipy", "numba", "pyarrow", "rich", "typer", "pydantic", "httpx2", "requests", "hinet.serving"]
+    run_without(heavy, "import hinet.client; hinet.client.Client('http://localhost:8000')")
+
+
 def test_taxonomy_does_not_need_torch() -> None:
     run_without(["torch"], "import hinet; hinet.Layers.of(hinet.Taxonomy.from_edges([('a', 'b')])); hinet.Traces")
 
