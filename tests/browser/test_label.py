@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import pytest
@@ -18,6 +19,7 @@ from tests.browser.model import HOSTILE_TITLE
 from tests.browser.pool import N_ROWS, pool_rows, titles, write_pool
 from tests.browser.test_classify import classify, fits
 from tests.browser.test_states import PHONE, problem
+from tests.processes import wait_until
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
@@ -48,6 +50,12 @@ def asked(address: str, path: str, body: object = None) -> Any:
     request = Request(f"{address}/v1/project{path}", data, {"Content-Type": "application/json"})
     with urlopen(request, timeout=SECONDS) as response:
         return json.load(response)
+
+
+def labels_of(address: str, annotator: str) -> list[Any]:
+    """Return the labels and skips of a person, the newest first."""
+    items: list[Any] = asked(address, f"/labels?{urlencode({'annotator': annotator, 'limit': 100})}")["items"]
+    return items
 
 
 def enter(page: Page, name: str) -> None:
@@ -124,7 +132,8 @@ def test_thirty_rows_by_keyboard_and_the_model_is_retrained(project: str, open_p
     label_by_keys(page, RIGHT[text_of(page)])
     expect(page.locator(".training")).to_contain_text(TRAINED, timeout=TRAINING)
     label_by_keys(page, RIGHT[text_of(page)])
-    given = asked(project, "/labels?annotator=Ada&limit=100")["items"]
+    wait_until(lambda: len(labels_of(project, "Ada")) == 32)
+    given = labels_of(project, "Ada")
     assert {item["text"] for item in given} >= {*texts}
     assert all([label["node"] for label in item["nodes"]] == [RIGHT[item["text"]]] for item in given)
     assert refused == []
@@ -151,7 +160,7 @@ def test_correction_changes_the_next_answer_and_undo_takes_it_back(project: str,
     expect(page.locator(".label-text")).to_have_text(second)
     expect(page.locator(".suggestion .title > .name").first).to_be_visible()
     assert title not in best(page)
-    history = [item["text"] for item in asked(project, "/labels?annotator=Cem")["items"] if not item["skip"]]
+    history = [item["text"] for item in labels_of(project, "Cem") if not item["skip"]]
     assert first not in history
 
 
@@ -194,7 +203,7 @@ def test_label_that_cannot_be_sent_is_kept(project: str, open_page: Open) -> Non
         alert.get_by_role("button", name="Send now").click()
     page.unroute("**/v1/project/labels")
     expect(alert).to_have_count(0)  # it is sent again by itself
-    assert asked(project, "/labels?annotator=Gus")["items"][0]["text"] == kept
+    assert labels_of(project, "Gus")[0]["text"] == kept
 
     closed = text_of(page)
     page.route("**/v1/project/labels", lambda route: route.abort())
@@ -205,7 +214,7 @@ def test_label_that_cannot_be_sent_is_kept(project: str, open_page: Open) -> Non
     page.unroute("**/v1/project/labels")
     expect(alert).to_have_count(0)
     expect(page.locator(".suggestion").first).to_be_visible()
-    assert asked(project, "/labels?annotator=Gus")["items"][0]["text"] == closed
+    assert labels_of(project, "Gus")[0]["text"] == closed
 
     refused = text_of(page)
     wrong = problem(422, "A field is invalid", "The node is unknown.")
@@ -249,8 +258,9 @@ def test_by_touch_on_a_phone_with_a_hostile_text_and_name(project: str, open_pag
     page.locator(".suggestion").nth(1).tap()
     expect(page.locator(".label-text")).not_to_have_text(HOSTILE_TITLE)
     expect(page.locator(".last")).to_contain_text(HOSTILE_TITLE[:60])
-    given = asked(project, "/labels?limit=1")["items"][0]
-    assert [given["text"], given["note"], given["annotator"]] == [HOSTILE_TITLE, HOSTILE_TITLE, HOSTILE_TITLE[:100]]
+    wait_until(lambda: labels_of(project, HOSTILE_TITLE[:100]))
+    (given,) = labels_of(project, HOSTILE_TITLE[:100])
+    assert [given["text"], given["note"]] == [HOSTILE_TITLE, HOSTILE_TITLE]
     page.get_by_role("button", name="Undo").tap()
     expect(page.locator(".label-text")).to_have_text(HOSTILE_TITLE)
     assert page.title().startswith("Label")
@@ -269,7 +279,8 @@ def test_views_of_a_project_and_a_new_name(project: str, open_page: Open) -> Non
     label_by_keys(page, RIGHT[text_of(page)])
     page.keyboard.press("?")
     look(page, "label-help", whole=False)
-    assert [len(asked(project, f"/labels?annotator={name}")["items"]) for name in ("Jon", "Kim")] == [0, 1]
+    wait_until(lambda: labels_of(project, "Kim"))
+    assert [len(labels_of(project, name)) for name in ("Jon", "Kim")] == [0, 1]
 
 
 def test_several_labels_are_chosen_and_confirmed(project: str, open_page: Open) -> None:

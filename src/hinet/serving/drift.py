@@ -95,6 +95,7 @@ class Counts:
         path = None if feedback is None else feedback.with_name(f"{feedback.name}.counts")
         self._store = None if path is None else Database.open_kind(path, COUNTS, lock_seconds)
         self._lock = Lock()
+        self._counting = Lock()  # held until all that waited is counted, so that a reader misses nothing
         self._pending: dict[ModelKey, Days] = {}
         self._written: dict[ModelKey, Days] = {}
         self._samples: list[tuple[ModelKey, str, Fitted, Any]] = []
@@ -135,14 +136,15 @@ class Counts:
 
     def _count_waiting(self) -> None:
         """Count the answers that wait, while others are added to them."""
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-        values: dict[tuple[ModelKey, str, Signal], list[Any]] = {}
-        for answers in waiting:
-            for signal, shares in answers.values().items():
-                values.setdefault((answers.key, answers.day, signal), []).append(shares)
-        for place, shares in values.items():
-            self.add(*place, np.concatenate(shares))
+        with self._counting:
+            with self._lock:
+                waiting, self._waiting = self._waiting, []
+            values: dict[tuple[ModelKey, str, Signal], list[Any]] = {}
+            for answers in waiting:
+                for signal, shares in answers.values().items():
+                    values.setdefault((answers.key, answers.day, signal), []).append(shares)
+            for place, shares in values.items():
+                self.add(*place, np.concatenate(shares))
 
     def add(self, key: ModelKey, day: str, signal: Signal, shares: NDArray[Any]) -> None:
         """Count values of texts."""
