@@ -31,7 +31,7 @@ from hinet.serving.drift import (
 from hinet.serving.gate import Metrics
 from hinet.serving.settings import Settings
 from tests.classifier.test_neighbours import EDGES, trained
-from tests.processes import LONGEST
+from tests.processes import LONGEST, wait_until
 from tests.serving.conftest import Service, rows, serving
 
 KEY = ModelKey("shop", "0123")
@@ -150,6 +150,7 @@ def test_answers_are_counted_in_memory_and_written_at_the_end(shop: Path, tmp_pa
         assert texts_of(service)["days"][0]["known_words"] < known
     assert stored(tmp_path / "feedback.db.counts") == 100
     for service in serving(settings):
+        wait_until(lambda service=service: texts_of(service))  # the counts are read after the model
         assert texts_of(service)["days"][0]["texts"] == 100
 
 

@@ -79,6 +79,7 @@ class Service:
         self._storing = ThreadPoolExecutor(1, "store")  # only feedback requests wait for a lock on the file
         self.counts = Counts(settings.feedback, settings.lock_seconds)
         self._counted = monotonic()  # when the counts were written
+        self._counting = Lock()
         self._batcher = Batcher(self._searching, searches, self.metrics.batches.observe, self._observe)
         self._doubts: deque[Doubt] = deque(maxlen=MAX_PENDING)
         self._flushing = Lock()
@@ -202,9 +203,14 @@ class Service:
 
     def count(self, seconds: float = COUNT_SECONDS) -> None:
         """Write the counts of texts if ``seconds`` have passed since the last time, and compare the last days."""
-        if monotonic() - self._counted < seconds:
-            return
-        self._counted = monotonic()
+        with self._counting:
+            if monotonic() - self._counted < seconds:
+                return
+            self._counted = monotonic()
+            self._compare_days()
+
+    def _compare_days(self) -> None:
+        """Write the counts of texts, and report the models whose last days differ."""
         self.counts.flush()
         keys = [ModelKey(name, self.models.get(name).version) for name in self.models.names]
         self.counts.load(keys)

@@ -377,7 +377,7 @@ class _Search:
             "metric": self.runner.metric,
             "seed": splits.seed,
             "parameters": {name: _stable_repr(value) for name, value in self.given.items() if name not in left_out},
-            "space": {name: list(values) for name, values in self.space.values.items()},
+            "space": [*self.space.values],
         }
 
 
