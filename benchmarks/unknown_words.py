@@ -9,8 +9,8 @@ unknown words less (:mod:`hinet.engine.model.fused`), calibrated with temperatur
 the same size would show on the same number of rows; with few rows, it is above 0 by chance. ``excess`` is what the
 error has above it, and ``by_chance`` the share of draws of perfect probabilities with at least this error. ``answered``
 and ``wrong`` refer to ``min_confidence=0.9``; a label and its ancestors are right. ``titles`` are models without
-vectors, ``box`` those with the vectors of the extra ``meaning``. Every case runs alone in a fresh process. Results:
-``benchmarks/results/unknown_words.json``.
+vectors, ``default`` those whose neighbours read the vectors of the extra ``meaning``, ``box`` those whose experts all
+do. Every case runs alone in a fresh process. Results: ``benchmarks/results/unknown_words.json``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def phrases_and_rows(name: str, kind: str) -> dict[str, Any]:
     trust = []
     with tempfile.TemporaryDirectory() as folder:
         vectors = distilled(train[0], Path(folder, "vectors")) if kind == "static" else Path(folder)
-        options = {"vectors": "wordllama"} if kind == "box" else vector_options(kind, vectors)
+        packaged: dict[str, dict[str, Any]] = {"default": {}, "box": {"vectors": "wordllama"}}
+        options = packaged[kind] if kind in packaged else vector_options(kind, vectors)
         for seed in SEEDS:
             classifier = HiNetClassifier(texts.taxonomy, random_state=seed, **options).fit(*train, valid=held)
             untrusting = calibrated_without_trust(classifier, *held)
@@ -110,7 +111,7 @@ def phrases_and_rows(name: str, kind: str) -> dict[str, Any]:
 
 CASES: dict[str, Case] = {
     f"{name}, {kind}": partial(phrases_and_rows, name, kind)
-    for kind in ("titles", "box", "static")
+    for kind in ("titles", "default", "box", "static")
     for name in ("icd", "naics")
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -317,8 +318,9 @@ def several_labels() -> Claims:
 
 @claims
 def unknown_words() -> Claims:
-    for name, title in (("icd", "ICD-10-CM"), ("naics", "NAICS")):
-        phrases = results("unknown_words")[f"{name}, titles"]["phrases"]
+    kinds = {"titles": "words alone", "default": "default"}
+    for (name, place), (kind, said) in product((("icd", "ICD-10-CM"), ("naics", "NAICS")), kinds.items()):
+        phrases, title = results("unknown_words")[f"{name}, {kind}"]["phrases"], f"{place}, {said}"
         before, after = phrases["before"], phrases["after"]
         errors = (before["calibration_error"], after["calibration_error"], after["perfect"])
         wrong = (f"{100 * row['wrong_share']:.0f}% of {row['answered']:.0f}" for row in (before, after))

@@ -13,7 +13,7 @@ import pytest
 import hinet
 from hinet import HiNetClassifier, HiNetError, Taxonomy, load
 from hinet.classifier import default_vectors as default_vectors_module
-from hinet.classifier.default_vectors import MIN_TEXTS
+from hinet.classifier.default_vectors import COMPARED_COLUMNS, MIN_TEXTS
 from hinet.classifier.model_folder import sealed
 from hinet.encoders import packaged_vectors as packaged
 from hinet.errors import FileError
@@ -229,3 +229,23 @@ def test_a_forged_width_of_vectors_is_refused(model: HiNetClassifier, tmp_path: 
     (tmp_path / "model" / "manifest.json").write_text(json.dumps(sealed(manifest)))
     with pytest.raises(HiNetError, match="it compares 256 columns, and rows have 0 for that"):
         load(tmp_path / "model")
+
+
+def test_many_rows_are_compared_by_the_first_columns_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: HiNetClassifier
+) -> None:
+    monkeypatch.setattr("hinet.classifier.training.FEW_ROWS", len(TEXTS))
+    narrow = trained()
+    widths = [each.fitted_.search.model.experts.neighbours.vector.shape[1] for each in (model, narrow)]
+    assert widths == [256, COMPARED_COLUMNS]
+    assert narrow.predict([*ASKED]).tolist() == [*ASKED.values()]
+    narrow.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert np.array_equal(loaded.predict_proba([*ASKED]), narrow.predict_proba([*ASKED]))
+    path = tmp_path / "model" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for width in (0, -1, 257):
+        manifest["features"]["meaning"]["vectors"]["width"] = width
+        path.write_text(json.dumps(sealed(manifest)))
+        with pytest.raises(HiNetError, match=f"have 256 columns, and {width} of them are asked for"):
+            load(tmp_path / "model")

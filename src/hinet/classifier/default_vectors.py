@@ -13,6 +13,7 @@ from hinet.progress import Progress
 MIN_TEXTS = 100  # fewer texts cannot show a gain
 MIN_WORD_SHARE = 0.3  # minimum share of the words of texts that are tokens: the vectors are English
 SAMPLE_TEXTS = 500
+COMPARED_COLUMNS = 128  # columns that are compared with many rows; the vectors were trained so that the first say most
 
 
 def default_vectors(texts: Any, progress: Progress, min_texts: int = MIN_TEXTS) -> TokenVectors | None:

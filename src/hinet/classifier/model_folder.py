@@ -122,6 +122,7 @@ class PackagedEntry(TypedDict):
 
     package: str
     fingerprint: str
+    width: NotRequired[int]  # number of first columns that are used; all if missing
 
 
 class MeaningEntry(TypedDict):

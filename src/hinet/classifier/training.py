@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hinet.choices import Decoding
 from hinet.classifier.calibration import HeldOut, with_learned_trust
 from hinet.classifier.columns import ColumnKinds, recognise, texts_of
-from hinet.classifier.default_vectors import MIN_TEXTS, default_vectors
+from hinet.classifier.default_vectors import COMPARED_COLUMNS, MIN_TEXTS, default_vectors
 from hinet.classifier.fitted import Examples, Fitted, bytes_to_keep, features_of, rows_to_predict
 from hinet.classifier.inputs import (
     Features,
@@ -48,7 +48,7 @@ from hinet.engine import EngineSettings, Search, ValidationRows, fit
 from hinet.engine.compiling import compile_for_training
 from hinet.engine.search.predictor import Engine, Predictor
 from hinet.engine.settings import RowShape, VectorKind, settings_for
-from hinet.engine.training.neighbours import TextVectors
+from hinet.engine.training.neighbours import FEW_ROWS, TextVectors
 from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError, counted
 from hinet.extras import is_installed, require
@@ -265,7 +265,10 @@ class Training:
             if texts is None or not compares or labelled.stream is not None:
                 return None, False
             alone = labelled.titles is not None
-            return default_vectors(texts, self.progress, min_texts=0 if alone else MIN_TEXTS), not alone
+            found = default_vectors(texts, self.progress, min_texts=0 if alone else MIN_TEXTS)
+            if found is not None and labelled.row_count >= FEW_ROWS:
+                found = found.first_columns(COMPARED_COLUMNS)
+            return found, not alone
         source = vector_source(vectors, encoder)
         if isinstance(source, TokenVectors):
             origin = "" if source.package is None else f" of {source.package}"

@@ -202,7 +202,8 @@ class Meaning:
             return {"encoder": None, **private}
         from hinet.encoders.packaged_vectors import FINGERPRINT
 
-        return {"encoder": None, "vectors": {"package": self.source.package, "fingerprint": FINGERPRINT}, **private}
+        packaged = {"package": self.source.package, "fingerprint": FINGERPRINT, "width": self.source.width}
+        return {"encoder": None, "vectors": packaged, **private}
 
     @classmethod
     def restored(cls, described: Mapping[str, Any], arrays: Arrays) -> Meaning:
@@ -214,7 +215,7 @@ class Meaning:
         if packaged is not None:
             from hinet.encoders.packaged_vectors import referenced_vectors
 
-            source = referenced_vectors(packaged["package"], packaged["fingerprint"])
+            source = referenced_vectors(packaged["package"], packaged["fingerprint"], packaged.get("width"))
         elif encoder is None:
             source = TokenVectors.from_arrays(_without_prefix(arrays, TOKENS_PREFIX))
         else:

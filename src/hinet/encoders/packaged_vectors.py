@@ -53,8 +53,14 @@ def packaged_vectors() -> TokenVectors:
     return _read_package(folder)
 
 
-def referenced_vectors(package: str, fingerprint: str) -> TokenVectors:
-    """Return the vectors that a saved model refers to; raise HiNetError if they are unknown or not installed."""
+def referenced_vectors(package: str, fingerprint: str, width: int | None = None) -> TokenVectors:
+    """Return the vectors that a saved model refers to, or their first columns.
+
+    Raises
+    ------
+    HiNetError
+        If they are unknown, not installed, or have fewer columns.
+    """
     if package != PACKAGED or fingerprint != FINGERPRINT:
         raise HiNetError(
             f"the model uses vectors of {quoted(package)} with the fingerprint {quoted(fingerprint)}, and this version "
@@ -62,7 +68,8 @@ def referenced_vectors(package: str, fingerprint: str) -> TokenVectors:
         )
     if not is_installed():
         raise FileError(PACKAGED, f"the model uses the vectors of this package, which is not installed; {REMEDY}")
-    return packaged_vectors()
+    vectors = packaged_vectors()
+    return vectors if width is None else vectors.first_columns(width)
 
 
 def _package_folder() -> Path | None:

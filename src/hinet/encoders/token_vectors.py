@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,12 @@ class TokenVectors:
     def width(self) -> int:
         """Number of columns."""
         return int(self.table.vectors.shape[1])
+
+    def first_columns(self, count: int) -> TokenVectors:
+        """Return the vectors without their last columns; raise HiNetError if they have fewer than ``count``."""
+        if not 0 < count <= self.width:
+            raise HiNetError(f"the vectors have {self.width} columns, and {count:,} of them are asked for")
+        return replace(self, table=self.table._replace(vectors=np.ascontiguousarray(self.table.vectors[:, :count])))
 
     def sums(self, texts: Any, threads: int | None = None) -> NDArray[np.float32]:
         """Return the sum of the token vectors of each text, (n, width); zeros for a text without a known token."""

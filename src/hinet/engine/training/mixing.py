@@ -21,6 +21,7 @@ MAX_ROWS = 4_000  # validation rows used
 PRIOR = 4.0  # cost of the squared distance from the start, in rows: a few correct rows say little
 MIN_WEIGHT = 1e-3  # smaller weights become zero: the expert is not worth its time
 USUAL_MARGIN, REST = 0.35, 0.7  # weight of the margin expert in the mix, and the factor of the others with it
+WEIGHTS_TRIED = 12  # weights of neighbours
 FEW_ROWS_NEIGHBOURS = 0.5  # weight of neighbours with few rows
 FEW_ROWS_SCALE = 0.6  # factor of all weights then, as few rows make experts too sure
 SETS_WITH_MARGIN = Mix(deep=0.1, flat=0.4, margin=0.55)
@@ -159,12 +160,15 @@ def blend(context: TrainingContext, experts: Experts, trainings: Mapping[str, Ex
     others = _blend_all(context, experts._replace(mix=mix), trainings)
     mix = others.mix.copy()
     mix[NEIGHBOURS] = experts.mix[NEIGHBOURS]
-    return others._replace(mix=_with_private_neighbours(context, blended(experts, others, trainings)._replace(mix=mix)))
+    mixed = blended(experts, others, trainings)._replace(mix=mix)
+    return others._replace(mix=_with_private_neighbours(context, mixed, experts.mix))
 
 
-def _with_private_neighbours(context: TrainingContext, experts: Experts) -> Floats:
-    """Return the mix with the weight of neighbours that later texts choose, or without them if they do not help.
+def _with_private_neighbours(context: TrainingContext, experts: Experts, start: Floats) -> Floats:
+    """Return the mix with a weight of neighbours, or without them if they do not help.
 
+    The weight is the largest one, up to their share of the mix at the start, with which held-out rows cost no more than
+    without neighbours. Later texts have more unknown words than these rows, whose best weight is too small for them.
     Rows that are held out of few rows cannot choose a weight: they are too few, and their words too well known.
     """
     assert context.valid is not None
@@ -185,9 +189,14 @@ def _with_private_neighbours(context: TrainingContext, experts: Experts) -> Floa
         value, gradient = cost_of(tried)
         return value, gradient[[NEIGHBOURS]]
 
-    weight, lowest = _minimum(cost, cost_of.start[[NEIGHBOURS]])
-    mix[NEIGHBOURS] = weight[0]
-    return mix if weight[0] >= MIN_WEIGHT and lowest < cost(np.zeros(1))[0] else others
+    without = cost(np.zeros(1))[0]
+    (best,), lowest = _minimum(cost, cost_of.start[[NEIGHBOURS]])
+    if best < MIN_WEIGHT or lowest >= without:
+        return others
+    usual = others.sum() * start[NEIGHBOURS] / np.delete(start, NEIGHBOURS).sum()
+    tried = np.geomspace(max(usual, best), best, WEIGHTS_TRIED)
+    mix[NEIGHBOURS] = next((weight for weight in tried if cost(np.array([weight]))[0] < without), best)
+    return mix
 
 
 def _blend_all(context: TrainingContext, experts: Experts, trainings: Mapping[str, ExpertTraining]) -> Blend:

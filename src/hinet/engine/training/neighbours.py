@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from hinet.data.matrices import unit_rows
 from hinet.engine.model.experts import Memory
-from hinet.engine.model.experts.neighbours import FEW_ROWS_GROWTH, GROWTH, MAX_WIDTH
+from hinet.engine.model.experts.neighbours import FEW_ROWS_GROWTH, GROWTH, MAX_WIDTH, PRIVATE_GROWTH
 from hinet.engine.model.experts.record import Floats
 from hinet.engine.model.groups import LabelPaths
 from hinet.engine.settings import MemoryPlan
@@ -62,7 +62,8 @@ def memory_of(
         of_title = paths.labels_of(vectors.titles.nodes)
         known = np.flatnonzero(of_title >= 0)
         memory = memory.joined(Memory.of(vectors.titles.columns[known], of_title[known], count + known))
-    memory = memory.with_growth(FEW_ROWS_GROWTH if count < FEW_ROWS else GROWTH)
+    many = PRIVATE_GROWTH if vectors.private else GROWTH
+    memory = memory.with_growth(FEW_ROWS_GROWTH if count < FEW_ROWS else many)
     return memory.as_private() if vectors.private else memory
 
 

@@ -28,7 +28,7 @@ COSINE_WEIGHT = 20.0  # logit of a cosine of 1, before it is mixed
 FEW_ROWS_GROWTH, GROWTH, GROWTH_POWER = 5.0, 10.0, 3  # neighbours count 1 + growth * u ** 3 times, see Memory.factor
 MAX_GROWTH = 100.0
 BLOCK_ROWS, BLOCK_ENTRIES = 512, 8_192  # rows and entries compared at a time
-COMPARED_FROM, PRIVATE_POWER = 0.25, 2  # the same where only neighbours read vectors
+COMPARED_FROM, PRIVATE_GROWTH, PRIVATE_POWER = 0.25, 20.0, 2  # the same where only neighbours read vectors
 CORRECTION_BOOST, BOOST_FROM = 1.5, 0.6  # what a correction adds to a cosine of 1, and the cosine at which it begins
 MAX_ROW = np.iinfo(np.int32).max
 MAX_BOOST = 100.0
@@ -148,9 +148,7 @@ def scattered(part: NDArray[Any], rows: NDArray[np.int64], count: int) -> NDArra
 
 def near_any(vectors: Floats, corrections: Memory) -> NDArray[np.bool_]:
     """Return whether vectors are so near to a correction that it counts."""
-    bounds = np.array([0, len(corrections.label)])
-    cosines = (_label_cosines(quantised(vectors[part]).astype(F4), corrections, bounds) for part in _blocks(vectors))
-    return np.concatenate([np.zeros((0, 1), F4), *cosines])[:, 0] > BOOST_FROM
+    return nearest_cosines(vectors, corrections) > BOOST_FROM
 
 
 def _blocks(vectors: Floats) -> Iterator[slice]:
@@ -174,18 +172,20 @@ def vectors_of(rows: SparseMatrix, columns: int, width: int) -> Floats:
 
 def nearest_labels(vectors: Floats, memory: Memory) -> tuple[NDArray[np.int32], Floats]:
     """Return the nearest labels of vectors, (n, k), and their scores above that of all other labels."""
-    labels, first = np.unique(memory.label, return_index=True)
+    slots = _Slots.of(memory.label)
     corrections = memory.take(np.flatnonzero(memory.boost))
-    bounds, k = np.append(first, len(memory.label)), min(NEAREST, len(labels))
+    of_corrections = np.argsort(slots.label)[np.searchsorted(np.sort(slots.label), corrections.label)]
+    k = min(NEAREST, len(slots.label))
     nearest, score = np.empty((len(vectors), k), np.int32), np.empty((len(vectors), k), F4)
     for block in _blocks(vectors):
         queries = quantised(vectors[block]).astype(F4)
-        cosine = _label_cosines(queries, memory, bounds)
+        cosine = _label_cosines(queries, memory, slots)
         if len(corrections.label):
-            _add_corrections(queries, corrections, np.searchsorted(labels, corrections.label), cosine)
-        chosen = np.sort(np.argpartition(cosine, len(labels) - k, axis=1)[:, len(labels) - k :], axis=1)
+            _add_corrections(queries, corrections, of_corrections, cosine)
+        chosen = np.argpartition(cosine, len(slots.label) - k, axis=1)[:, len(slots.label) - k :]
+        chosen = np.take_along_axis(chosen, slots.label[chosen].argsort(axis=1), axis=1)
         own = np.take_along_axis(cosine, chosen, axis=1)
-        nearest[block], score[block] = labels[chosen], F4(COSINE_WEIGHT) * (own - own.min(axis=1, keepdims=True))
+        nearest[block], score[block] = slots.label[chosen], F4(COSINE_WEIGHT) * (own - own.min(axis=1, keepdims=True))
     return nearest, score
 
 
@@ -194,7 +194,7 @@ def _add_corrections(queries: Floats, corrections: Memory, column: NDArray[np.in
 
     A correction counts for the texts that are more like it than like any text of another label.
     """
-    own = _label_cosines(queries, corrections, np.arange(len(corrections.label) + 1))
+    own = _cosines(queries, corrections.vector)
     first, rows = cosine.argmax(1), np.arange(len(cosine))
     best = cosine[rows, first]
     cosine[rows, first] = -1
@@ -208,34 +208,61 @@ def _add_corrections(queries: Floats, corrections: Memory, column: NDArray[np.in
 
 def nearest_entries(vectors: Floats, memory: Memory, count: int) -> tuple[NDArray[np.int64], Floats]:
     """Return the entries that are most like one vector, (1, d), and their cosines."""
-    cosine = _label_cosines(quantised(vectors).astype(F4), memory, np.arange(len(memory.label) + 1))[0]
+    cosine = _cosines(quantised(vectors).astype(F4), memory.vector)[0]
     best = np.argsort(-cosine, kind="stable")[:count]
     return best, cosine[best]
 
 
 def nearest_cosines(vectors: Floats, memory: Memory) -> Floats:
-    """Return the cosine of each vector and the entry that is most like it."""
-    return _label_cosines(quantised(vectors).astype(F4), memory, np.arange(len(memory.label) + 1)).max(1)
+    """Return the cosine of each vector and the entry that is most like it; there must be entries."""
+    nearest = np.full(len(vectors), -1, F4)
+    for rows in _blocks(vectors):
+        queries = quantised(vectors[rows]).astype(F4)
+        for start in range(0, len(memory.label), BLOCK_ENTRIES):
+            cosine = _cosines(queries, memory.vector[start : start + BLOCK_ENTRIES])
+            np.maximum(nearest[rows], cosine.max(1), out=nearest[rows])
+    return nearest
 
 
-def _label_cosines(queries: Floats, memory: Memory, bounds: NDArray[np.int64]) -> Floats:
-    """Return the greatest cosine of each query and an entry of each label, whose entries start at ``bounds``.
+class _Slots(NamedTuple):
+    """Entries of a memory by their number within their label, so that maxima by label are those of whole matrices."""
+
+    label: NDArray[np.int32]  # (labels,) those with most entries first
+    first: NDArray[np.int64]  # (labels,) the first entry of each
+    sizes: list[int]  # (slots,) the number of labels with more than 0, 1, 2, … entries
+
+    @classmethod
+    def of(cls, label: NDArray[np.int32]) -> _Slots:
+        """Return the slots of ascending labels."""
+        first = np.flatnonzero(np.append(True, np.diff(label) != 0)[: len(label)])
+        counts = np.diff(np.append(first, len(label)))
+        order = np.argsort(-counts, kind="stable")
+        more = np.bincount(counts)[::-1].cumsum()[::-1][1:]
+        return cls(label[first[order]], first[order], more.tolist())
+
+
+def _label_cosines(queries: Floats, memory: Memory, slots: _Slots) -> Floats:
+    """Return the greatest cosine of each query and an entry of each label, (n, labels)."""
+    cosine = np.full((len(queries), len(slots.label)), -1, F4)
+    for slot, size in enumerate(slots.sizes):
+        for start in range(0, size, BLOCK_ENTRIES):
+            labels = slice(start, min(start + BLOCK_ENTRIES, size))
+            own = _cosines(queries, memory.vector[slots.first[labels] + slot])
+            np.maximum(cosine[:, labels], own, out=cosine[:, labels])
+    return cosine
+
+
+def _cosines(queries: Floats, entries: NDArray[np.int8]) -> Floats:
+    """Return the cosines of queries and entries, (n, entries).
 
     The products are integers that single precision holds exactly, so that neither the order of sums nor other rows
     matter.
     """
-    cosine = np.empty((len(queries), len(bounds) - 1), F4)
-    length = np.sqrt(np.maximum(np.square(queries).sum(1, keepdims=True), 1))
-    first = 0
-    while first < len(bounds) - 1:
-        last = max(first + 1, int(np.searchsorted(bounds, bounds[first] + BLOCK_ENTRIES, side="right")) - 1)
-        entries = memory.vector[bounds[first] : bounds[last]].astype(F4)
-        products = queries @ entries.T
-        products /= np.sqrt(np.maximum(np.square(entries).sum(1), 1))
-        products /= length
-        np.maximum.reduceat(products, bounds[first:last] - bounds[first], axis=1, out=cosine[:, first:last])
-        first = last
-    return cosine
+    columns = entries.astype(F4)
+    products: Floats = queries @ columns.T
+    products /= np.sqrt(np.maximum(np.square(columns).sum(1), 1))
+    products /= np.sqrt(np.maximum(np.square(queries).sum(1, keepdims=True), 1))
+    return products
 
 
 @inlined
