@@ -230,7 +230,7 @@ def test_few_rows_are_enough_where_words_tell_labels_apart(seed: int) -> None:
         "toy train": {"toys"},
     }.items():
         for label, p in zip(classifier.classes_, classifier.predict_proba([text])[0], strict=True):
-            assert p > 0.8 if label in expected else p < 0.2
+            assert p > 0.7 if label in expected else p < 0.1
         assert classifier.predict([text])[0] == expected
 
 

@@ -18,6 +18,7 @@ from hinet.compiled import interpreting
 from hinet.data.matrices import LEVELS, SparseMatrix, float_rows, quantise_rows
 from hinet.engine import DeepExpert, EngineSettings, FusedModel, Search, ValidationRows, fit
 from hinet.engine.model.fused import with_merged
+from hinet.engine.settings import FEW_ROWS
 from hinet.engine.training.rows import ColumnDigests
 
 LABELS = ["x", "y", "z", "b"]
@@ -46,10 +47,9 @@ def test_rows_of_nothing_have_a_scale() -> None:
     assert quantise_rows(np.zeros((3, 0), np.float32))[0].shape == (3, 0)
 
 
-def data(repeats: int = 1) -> tuple[sp.csr_array, Traces]:
+def data(repeats: int = 1, count: int = 1_200) -> tuple[sp.csr_array, Traces]:
     """Return rows with one feature per label; every feature is repeated ``repeats`` times."""
     random = np.random.default_rng(0)
-    count = 1_200
     chosen = random.integers(0, len(LABELS), count)
     values = (random.random((count, FEATURES)) < 0.3).astype(np.float32)
     values[np.arange(count), chosen] = 2
@@ -107,7 +107,7 @@ def test_scales_of_8_bits_must_be_there(trained: FusedModel) -> None:
 
 @pytest.mark.parametrize("repeats", [1, 8], ids=["", "merged"])
 def test_a_quantised_model_is_trained_further(repeats: int) -> None:
-    rows, traces = data(repeats)
+    rows, traces = data(repeats, FEW_ROWS)
     first = fit(rows, traces, replace(QUICK, deep_epochs=1))
     more = fit(rows, traces, QUICK, start=first)
     assert more.experts.deep.is_quantised
@@ -135,7 +135,9 @@ def test_columns_that_are_equal_get_one_number() -> None:
 
 
 def test_redundant_features_share_their_weights() -> None:
-    rows, traces = data(8)
+    few, few_traces = data(8)
+    assert fit(few, few_traces, QUICK).merged is None  # columns of few rows are equal by chance
+    rows, traces = data(8, FEW_ROWS)
     model = fit(rows, traces, QUICK, valid=ValidationRows(rows[:100], traces.take(np.arange(100))))
     assert model.merged is not None
     assert model.features == 8 * FEATURES

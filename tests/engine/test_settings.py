@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hinet.engine.settings import STATIC_EPOCHS, EngineSettings, RowShape, settings_for
+from hinet.engine.settings import STATIC_EPOCHS, EngineSettings, RowShape, has_flat_by_default, settings_for
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -31,3 +31,8 @@ def test_vectors_are_whitened_and_static_ones_need_fewer_epochs() -> None:
     assert [plain.whiten, encoder.whiten, static.whiten] == [False, True, True]
     assert shape.epochs(plain) == shape.epochs(encoder)
     assert shape.epochs(static) == round(STATIC_EPOCHS * shape.epochs(plain))
+
+
+def test_the_flat_expert_is_for_few_labels_and_for_more_with_many_rows_each() -> None:
+    cases = [(1_024, 10), (1_025, 8_199), (1_025, 8_200), (2_048, 16_384), (2_049, 100_000)]
+    assert [has_flat_by_default(labels, rows) for labels, rows in cases] == [True, False, True, True, False]

@@ -47,8 +47,8 @@ from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine import EngineSettings, Search, ValidationRows, fit
 from hinet.engine.compiling import compile_for_training
 from hinet.engine.search.predictor import Engine, Predictor
-from hinet.engine.settings import RowShape, VectorKind, settings_for
-from hinet.engine.training.neighbours import FEW_ROWS, TextVectors
+from hinet.engine.settings import FEW_ROWS, RowShape, VectorKind, settings_for
+from hinet.engine.training.neighbours import TextVectors
 from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError, counted
 from hinet.extras import is_installed, require

@@ -29,7 +29,7 @@ class TextVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     char_ngrams : pair of int, "auto" or None, default="auto"
         Shortest and longest character n-gram within words; None for none. ``"auto"`` is 3 to 5 for short texts, else
         none.
-    char_weight : float, default=0.5
+    char_weight : float, default=1.25
         Length of the character n-gram part of a row, where the words have length 1.
     min_df : int or "auto", default="auto"
         Minimum number of rows that contain a feature. ``"auto"`` is 1 for at most 3,000 texts, else 2.

@@ -23,6 +23,7 @@ DEEP_ROWS, WIDE_ROWS = 800_000, 300_000  # target number of rows seen over all e
 WIDE_RATE = 3.0
 LONG_ROW = 128  # features; rows with more get fewer epochs and a lower rate, or the model overfits
 MEMBERS = 2
+FEW_ROWS = 5_000  # rows up to which defaults are those of few rows
 MANY_ROWS = 100_000
 MANY_VALUES = 10_000_000  # non-zero values of all rows together
 STREAMED_ROWS = 25_000_000  # maximum number of streamed rows that the deep expert sees over all epochs
@@ -32,7 +33,8 @@ MAX_FLAT_WIDTH = 128
 WIDTH_STEP = 32  # hidden units for up to LABELS_PER_STEP labels, and for each doubling of the labels
 LABELS_PER_STEP = 64
 MAX_FLAT_LABELS = 2_048
-MIN_FLAT_ROWS = 8  # rows per label
+MAX_FEW_FLAT_LABELS = 1_024  # the same with few rows per label, where the flat expert gains less
+MIN_ROWS_PER_LABEL = 8  # fewer are few
 MAX_MARGIN_WEIGHTS = 100_000_000  # labels times features
 MAX_MARGIN_PRODUCTS = 500_000_000  # labels times non-zero values of all rows, about the products per epoch
 MAX_FLAT_SCORES = 200_000_000  # rows times distinct labels, with several labels per row
@@ -107,8 +109,8 @@ class EngineSettings:
     wide_buckets : int, optional
         Number of buckets into which the features of the wide expert are hashed, to save memory.
     flat : bool, optional
-        Whether to train the flat expert. By default it is trained for trees with few labels and many rows per label;
-        with several labels per row, if neither are too many.
+        Whether to train the flat expert. By default it is trained for trees with few labels; with several labels per
+        row, if there are enough rows per label and neither are too many.
     margin : bool, optional
         Whether to train the margin expert, a linear support vector machine for each label. By default it is trained for
         long rows if labels are few enough; with several labels per row, if there is a flat expert, too.
@@ -230,9 +232,9 @@ class EngineSettings:
         if self.flat is not None:
             return self.flat
         if layers.multilabel:
-            enough = pairs >= MIN_FLAT_ROWS * labels and rows * labels <= MAX_FLAT_SCORES
+            enough = pairs >= MIN_ROWS_PER_LABEL * labels and rows * labels <= MAX_FLAT_SCORES
             return enough and not self.two_layers and not self.is_quick
-        return layers.is_tree and labels <= MAX_FLAT_LABELS and rows >= MIN_FLAT_ROWS * labels
+        return layers.is_tree and has_flat_by_default(labels, rows)
 
     def wants_margin(
         self, labels: int, values: int, rows: int, features: int, layers: Layers, *, flat: bool = False
@@ -268,6 +270,11 @@ class EngineSettings:
 
 
 RULES = rules_of(EngineSettings)
+
+
+def has_flat_by_default(labels: int, rows: int) -> bool:
+    """Return whether a flat expert is trained on rows with one label each in a tree."""
+    return labels <= (MAX_FLAT_LABELS if rows >= MIN_ROWS_PER_LABEL * labels else MAX_FEW_FLAT_LABELS)
 
 
 def _long_row_factor(features: float) -> float:

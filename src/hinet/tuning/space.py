@@ -12,7 +12,7 @@ import numpy as np
 from hinet.classifier.parameters import plain_settings
 from hinet.data.text import TextSettings
 from hinet.data.text.vocabulary import MAX_TEXTS_FOR_ALL
-from hinet.engine.settings import MAX_FLAT_LABELS, MIN_FLAT_ROWS
+from hinet.engine.settings import MAX_FLAT_LABELS, has_flat_by_default
 
 TEXT = "text."  # prefix of the names of text settings
 MAX_TRIED_FLAT_LABELS = 2 * MAX_FLAT_LABELS
@@ -137,8 +137,7 @@ def _engine_values(problem: Problem) -> dict[str, tuple[Any, ...]]:
 def _flat_values(problem: Problem) -> tuple[bool, ...]:
     if not problem.is_tree or problem.labels > MAX_TRIED_FLAT_LABELS:
         return ()
-    default = problem.labels <= MAX_FLAT_LABELS and problem.rows >= MIN_FLAT_ROWS * problem.labels
-    return (not default,)
+    return (not has_flat_by_default(problem.labels, problem.rows),)
 
 
 def _text_values(problem: Problem) -> dict[str, tuple[Any, ...]]:
@@ -147,7 +146,7 @@ def _text_values(problem: Problem) -> dict[str, tuple[Any, ...]]:
         f"{TEXT}char_ngrams": ([2, 5], [3, 6], None) if problem.has_short_texts else ([3, 5],),
         f"{TEXT}word_ngrams": ([1, 1], [1, 3]),
     }
-    return values | ({f"{TEXT}char_weight": (1.0, 0.25)} if problem.has_short_texts else {})
+    return values | ({f"{TEXT}char_weight": (0.5, 2.5)} if problem.has_short_texts else {})
 
 
 def parameters_of(changes: Changes, base: Mapping[str, Any]) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class TextSettings:
 
     word_ngrams: Sizes | None = (1, 2)
     char_ngrams: Sizes | Literal["auto"] | None = "auto"
-    char_weight: float = 0.5
+    char_weight: float = 1.25
     min_df: int | Literal["auto"] = "auto"
     max_features: int | None = None
     hash_bits: int | None = None

@@ -12,8 +12,8 @@ from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts import EXPERTS, MARGIN, NEIGHBOURS, Experts, Floats, Memory, Mix
 from hinet.engine.model.groups import Groups, Targets
 from hinet.engine.search.scoring_kernels import expert_logits
+from hinet.engine.settings import FEW_ROWS
 from hinet.engine.training.jobs import ExpertTraining
-from hinet.engine.training.neighbours import FEW_ROWS
 from hinet.engine.training.rows import TrainingContext
 from hinet.engine.training.target_kernels import max_sizes, mixed_cost
 
@@ -167,36 +167,41 @@ def blend(context: TrainingContext, experts: Experts, trainings: Mapping[str, Ex
 def _with_private_neighbours(context: TrainingContext, experts: Experts, start: Floats) -> Floats:
     """Return the mix with a weight of neighbours, or without them if they do not help.
 
-    The weight is the largest one, up to their share of the mix at the start, with which held-out rows cost no more than
-    without neighbours. Later texts have more unknown words than these rows, whose best weight is too small for them.
-    Rows that are held out of few rows cannot choose a weight: they are too few, and their words too well known.
+    The weight is the largest one, up to the usual one, with which held-out rows cost no more than without neighbours.
+    Later texts have more unknown words than these rows, whose best weight is too small for them. If rows are few, the
+    other experts may be too sure of texts with unknown words, so a mix with less weight for all of them is tried first.
     """
     assert context.valid is not None
     assert context.later is not None
-    mix, others = experts.mix.copy(), experts.mix.copy()
+    others = experts.mix.astype(np.float64)
     others[NEIGHBOURS] = 0
     cost_of = MixCost(context.later, context.valid[1], context.groups, experts, context.counts)
-    if context.row_count < FEW_ROWS:
-        few = np.float32(FEW_ROWS_SCALE) * others
-        without = min(cost_of(each.astype(np.float64))[0] for each in (others, few))
-        mix = few.copy()
-        mix[NEIGHBOURS] = FEW_ROWS_SCALE * FEW_ROWS_NEIGHBOURS
-        return mix if cost_of(mix.astype(np.float64))[0] < without else others
+    few = context.row_count < FEW_ROWS
+    usual = FEW_ROWS_NEIGHBOURS if few else others.sum() * start[NEIGHBOURS] / np.delete(start, NEIGHBOURS).sum()
+    scales = (FEW_ROWS_SCALE, 1.0) if few else (1.0,)
+    without = min(cost_of(scale * others)[0] for scale in scales)
+    for scale in scales:
+        mix = scale * others
+        mix[NEIGHBOURS] = _largest_weight(cost_of, mix, scale * usual, without)
+        if mix[NEIGHBOURS]:
+            return mix.astype(np.float32)
+    return others.astype(np.float32)
+
+
+def _largest_weight(cost_of: MixCost, others: NDArray[np.float64], usual: float, limit: float) -> float:
+    """Return the largest weight of neighbours, up to the usual one, with a cost below a limit; 0 if there is none."""
 
     def cost(weight: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        tried = others.astype(np.float64)
-        tried[NEIGHBOURS] = weight[0]
-        value, gradient = cost_of(tried)
+        mix = others.copy()
+        mix[NEIGHBOURS] = weight[0]
+        value, gradient = cost_of(mix)
         return value, gradient[[NEIGHBOURS]]
 
-    without = cost(np.zeros(1))[0]
     (best,), lowest = _minimum(cost, cost_of.start[[NEIGHBOURS]])
-    if best < MIN_WEIGHT or lowest >= without:
-        return others
-    usual = others.sum() * start[NEIGHBOURS] / np.delete(start, NEIGHBOURS).sum()
+    if best < MIN_WEIGHT or lowest >= limit:
+        return 0.0
     tried = np.geomspace(max(usual, best), best, WEIGHTS_TRIED)
-    mix[NEIGHBOURS] = next((weight for weight in tried if cost(np.array([weight]))[0] < without), best)
-    return mix
+    return float(next((weight for weight in tried if cost(np.array([weight]))[0] < limit), best))
 
 
 def _blend_all(context: TrainingContext, experts: Experts, trainings: Mapping[str, ExpertTraining]) -> Blend:

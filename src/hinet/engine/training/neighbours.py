@@ -13,13 +13,12 @@ from hinet.engine.model.experts import Memory
 from hinet.engine.model.experts.neighbours import FEW_ROWS_GROWTH, GROWTH, MAX_WIDTH, PRIVATE_GROWTH
 from hinet.engine.model.experts.record import Floats
 from hinet.engine.model.groups import LabelPaths
-from hinet.engine.settings import MemoryPlan
+from hinet.engine.settings import FEW_ROWS, MemoryPlan
 from hinet.engine.training.jobs import ExpertTraining
 from hinet.engine.training.rows import TrainingContext, TrainingRows
 from hinet.engine.training.title_units import TitleColumns
 
 CLUSTERING_STEPS = 4
-FEW_ROWS = 5_000  # with fewer rows most n-grams are unknown, so unknown ones say less about a text
 
 
 class TextVectors(NamedTuple):

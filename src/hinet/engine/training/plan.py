@@ -16,7 +16,7 @@ from hinet.engine.model.experts.neighbours import with_nearest
 from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.search.tracing import find_traces
-from hinet.engine.settings import LONG_ROW, EngineSettings, MemoryPlan, plan_memory
+from hinet.engine.settings import FEW_ROWS, LONG_ROW, MIN_ROWS_PER_LABEL, EngineSettings, MemoryPlan, plan_memory
 from hinet.engine.training.jobs import ExpertTraining, Job, fingerprint_of
 from hinet.engine.training.mixing import (
     FEW_ROWS_NEIGHBOURS,
@@ -132,7 +132,9 @@ class TrainingPlan:
         context = self.context
         if context.start is not None or context.valid is not None or context.settings.is_quick:
             return False
-        if context.layers.multilabel or context.is_streamed or context.has_flat or "wide" not in self.trainings:
+        if context.layers.multilabel or context.is_streamed or "wide" not in self.trainings:
+            return False
+        if context.has_flat and context.row_count >= max(FEW_ROWS, MIN_ROWS_PER_LABEL * len(context.spans.neuron)):
             return False
         return MIN_HOLDOUT_ROWS <= context.row_count <= MAX_HOLDOUT_ROWS  # titles are not held out
 
@@ -226,7 +228,7 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
     sums = rows.sums()
     redundant = starts_fresh and sums.is_redundant
     merged = start.merged if start else None
-    if redundant and sums.columns is not None and not has_dense:
+    if redundant and sums.columns is not None and not has_dense and rows.row_count >= FEW_ROWS:
         merged = sums.columns.merged()
     features = columns
     if merged is not None:
