@@ -10,7 +10,7 @@ from peers.embeddings import FineTuned, LinearOnEmbeddings, NearestEmbeddings
 from peers.fast_text import FastText
 from peers.label_trees import LabelTree, Omikuji
 from peers.linear import LinearSVM, LogisticRegression, PerParentNode
-from peers.ours import Flatten, HiNet, HiNetWithCharacters, HiNetWithEncoder, HiNetWithVectors
+from peers.ours import Flatten, HiNet, HiNetWithCharacters, HiNetWithEncoder, HiNetWithMeaning, HiNetWithVectors
 from peers.peer import Peer
 
 
@@ -64,6 +64,7 @@ PEERS: dict[str, Entry] = {
     "napkinxc": Entry(
         "napkinXC, PLT with the tree", LabelTree, tuple({"liblinear_c": c} for c in (3, 10, 30, 100, 300))
     ),
+    "hinet-meaning": Entry("hinet with the extra `meaning`", HiNetWithMeaning, pretrained=True),
     "hinet-vectors": Entry("hinet, static vectors", HiNetWithVectors, pretrained=True),
     "hinet-encoder": Entry("hinet, MiniLM", HiNetWithEncoder, pretrained=True),
     "minilm-linear": Entry(

@@ -62,6 +62,15 @@ class HiNetWithCharacters(HiNet):
         return {**super()._parameters(data), "text": text}
 
 
+class HiNetWithMeaning(HiNet):
+    """hinet as it is with the extra ``meaning``: texts with unknown words are compared with known ones."""
+
+    packages = ("wordllama",)
+
+    def _parameters(self, data: PeerData) -> dict[str, Any]:
+        return {**super()._parameters(data), "vectors": "auto"}
+
+
 class HiNetWithVectors(HiNet):
     """hinet with static vectors, distilled from MiniLM once and saved with the model."""
 

@@ -30,6 +30,7 @@ COLUMNS = {
     "cold start s": "cold_start_seconds",
 }
 SHARES = ("accuracy", "hierarchical_f1", "macro_f1", "lca_f1")
+SUMMARY = {"hinet": "hinet", "hinet-meaning": "with the extra `meaning`", "hinet-encoder": "with MiniLM"}
 PRETRAINED = "with pretrained weights"
 COST = "![CPU seconds of training per 1,000 rows, against the number of labels](benchmarks_cost.svg)\n"
 NO_RESULTS = "No results are committed yet: `make bench-peers` writes their tables here.\n"
@@ -73,6 +74,23 @@ def overview(results: dict[str, dict[str, Any]]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def summary(results: dict[str, dict[str, Any]]) -> str:
+    """Return a table of accuracy and hierarchical F1: one line per data set, with the best peer and with hinet."""
+    lines = [
+        f"| accuracy / hierarchical F1 | best peer | {' | '.join(SUMMARY.values())} |",
+        f"|---|---|{'---|' * len(SUMMARY)}",
+    ]
+    for item in results.items():
+        found = item[1]["results"]
+        peers = [peer for peer in PEERS if not peer.startswith("hinet") and "accuracy" in found.get(peer, {})]
+        best = _best(found, [*peers, *SUMMARY])
+        ahead = max(peers, key=lambda peer: found[peer]["accuracy"], default=None)
+        cells = ["none finished" if ahead is None else f"{_pair(found[ahead], best)} {PEERS[ahead].title}"]
+        cells += [_pair(found.get(peer, {}), best) for peer in SUMMARY]
+        lines.append(f"| {_heading(item)} | {' | '.join(cells)} |")
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _heading(item: tuple[str, dict[str, Any]]) -> str:
     name, found = item
     counts = next((row for row in found["results"].values() if "labels" in row), None)
@@ -101,7 +119,7 @@ def write() -> None:
     """Write the tables into the page and the README, and the plots next to the page."""
     results = read_results()
     PAGE.write_text(page_with(tables(results), PAGE.read_text()))
-    README.write_text(page_with(overview(results), README.read_text()))
+    README.write_text(page_with(summary(results), README.read_text()))
     for name, found in results.items():
         plot(found["results"], TITLES[name], DOCS / f"benchmarks_{name}.svg")
         print(f"wrote the table and plot of {name}")

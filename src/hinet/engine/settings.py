@@ -103,7 +103,7 @@ class EngineSettings:
     deep_epochs, wide_epochs : int, optional
         By default fewer for more rows, and for the deep expert also for rows with many features.
     wide : bool
-        Whether to train the wide expert.
+        Whether to train the wide expert, unless margins take its place.
     wide_prune : float
         Weights of the wide expert that usually add less than this to a logit are dropped after training.
     wide_buckets : int, optional
@@ -207,9 +207,9 @@ class EngineSettings:
         """Return the learning rate of the wide expert for rows with ``features`` features on average."""
         return self.wide_rate or WIDE_RATE * _long_row_factor(features)
 
-    def wants_wide(self, *, flat: bool, margin_of_sets: bool = False) -> bool:
-        """Return whether to train the wide expert, given the others; the margin of sets of labels replaces it."""
-        return self.wide and not (self.is_quick and flat) and not margin_of_sets
+    def wants_wide(self, *, flat: bool, margin: bool = False) -> bool:
+        """Return whether to train the wide expert, given the others; margins replace it."""
+        return self.wide and not (self.is_quick and flat) and not margin
 
     @property
     def is_quick(self) -> bool:

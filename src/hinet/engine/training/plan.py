@@ -132,7 +132,7 @@ class TrainingPlan:
         context = self.context
         if context.start is not None or context.valid is not None or context.settings.is_quick:
             return False
-        if context.layers.multilabel or context.is_streamed or "wide" not in self.trainings:
+        if context.layers.multilabel or context.is_streamed or not {"wide", "margin"} & {*self.trainings}:
             return False
         if context.has_flat and context.row_count >= max(FEW_ROWS, MIN_ROWS_PER_LABEL * len(context.spans.neuron)):
             return False

@@ -294,10 +294,8 @@ class WideTraining(ExpertTraining):
     def of(cls, context: TrainingContext) -> Self | None:
         """Return the training: by group if every label has a single path and training starts from scratch."""
         settings, start, rows = context.settings, context.start, context.data.rows
-        margin_of_sets = context.has_margin and context.layers.multilabel
-        if not settings.wants_wide(flat=context.has_flat, margin_of_sets=margin_of_sets):
-            return None
-        if start is not None and not start.mix.wide:
+        wanted = settings.wants_wide(flat=context.has_flat, margin=context.has_margin)
+        if not (wanted if start is None else start.mix.wide):
             return None
         before = None if start is None else start.experts.wide
         rank = before.feature_rank if before else rank_features(rows, context.features, settings.wide_buckets)
