@@ -31,6 +31,7 @@ SUBJECTS = {
 EDGES = [("food", "bakery"), ("food", "dairy"), ("transport", "garage"), ("transport", "station")]
 KNOWN = 4  # words per subject in training rows; only the vectors know the others
 TWICE = TextSettings(min_df=2)
+WORDS = TextSettings(char_ngrams=None, min_df=2)
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +240,7 @@ def test_titles_are_used_only_if_held_out_rows_gain() -> None:
     def weight(title_words: list[str]) -> float:
         labels = [f"n{random.integers(40)}" for _ in range(2_000)]
         texts = [f"{names[int(label[1:])]}{random.integers(40)} thing{random.integers(9)}" for label in labels]
-        classifier = HiNetClassifier(taxonomy, titles=False, n_jobs=1, epochs=1).fit(texts, labels)
+        classifier = HiNetClassifier(taxonomy, titles=False, text=WORDS, n_jobs=1, epochs=1).fit(texts, labels)
         codec, features = classifier.fitted_.codec, classifier.fitted_.features
         titles = TitleRows(title_words, np.array([taxonomy.position(f"n{number}") for number in range(40)]))
         rows = features.rows(texts, 1, sparse=True)
@@ -276,9 +277,7 @@ def test_the_most_helpful_texts_are_used() -> None:
     taxonomy = Taxonomy.from_edges([("top", f"n{number}") for number in range(40)])
     labels = [f"n{random.integers(40)}" for _ in range(2_000)]
     texts = [f"word{label[1:]}x{random.integers(40)} thing{random.integers(9)}" for label in labels]
-    classifier = HiNetClassifier(taxonomy, titles=False, text=TextSettings(min_df=2), n_jobs=1, epochs=1).fit(
-        texts, labels
-    )
+    classifier = HiNetClassifier(taxonomy, titles=False, text=WORDS, n_jobs=1, epochs=1).fit(texts, labels)
     nodes = taxonomy.positions([f"n{number}" for number in range(40)])
     helpful = [" ".join(f"word{number}x{other}" for other in range(40)) for number in range(40)]
     rows, traces = classifier.features_of(texts), classifier.fitted_.codec.encode(labels)
@@ -307,9 +306,7 @@ def test_each_text_is_hashed_once_when_titles_are_tried(helpful: bool, monkeypat
         return hash_block(block, settings)
 
     monkeypatch.setattr(HashedBlock, "of", count_rows)
-    classifier = HiNetClassifier(taxonomy, text=TextSettings(min_df=2), n_jobs=1, epochs=1, effort="quick").fit(
-        texts, labels
-    )
+    classifier = HiNetClassifier(taxonomy, text=WORDS, n_jobs=1, epochs=1, effort="quick").fit(texts, labels)
     features = classifier.fitted_.features
     assert isinstance(features, TextInput)
     assert features.features.texts == count + (len(titles) if helpful else 0)

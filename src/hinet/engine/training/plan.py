@@ -211,25 +211,19 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
     checked, monitored = _checked_validation(valid, layers, columns)
     _check_start(start, layers, columns)
     groups, starts_fresh = Groups.of(layers), start is None
-    spans = LabelSpans.of(layers) if start is None else start.experts.spans
-    if data.vectors is not None and settings.neighbours and not layers.multilabel:
-        spans = spans.with_paths(layers)
-    compared, private = rows, data.vectors.width if data.vectors is not None and data.vectors.private else 0
-    if start is not None:
-        private = start.experts.neighbours.private_columns
+    spans = _spans(data, layers, start)
+    compared, private = rows, _private_columns(data, start)
     if private:
         rows = rows.without_last(private)
         columns = rows.columns
-    has_dense = rows.matrix.dense.shape[1] > 0  # dropping or merging features then costs accuracy
+    has_dense = rows.matrix.dense.shape[1] > 0  # dropping features then costs accuracy
     members = settings.members_for(rows.row_count, rows.matrix.mean_features, dense=has_dense) if starts_fresh else 1
     width = start.experts.deep.width if start else settings.width_for(members, int(layers.ends.sum()))
     # checked before anything else allocates an array with one element per feature
     plan_memory(features=columns, outputs=groups.rows, width=width * members).check(settings.memory_limit)
     sums = rows.sums()
     redundant = starts_fresh and sums.is_redundant
-    merged = start.merged if start else None
-    if redundant and sums.columns is not None and not has_dense and rows.row_count >= FEW_ROWS:
-        merged = sums.columns.merged()
+    merged = start.merged if start else _merged_columns(rows, sums)
     features = columns
     if merged is not None:
         features = len(start.experts.deep.embedding) if start else int(merged.max()) + 1
@@ -241,8 +235,8 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
     valid_unknown = None if valid is None else getattr(valid.rows, "unknown", None)
     checked, later = _compared_validation(valid, checked, memory, private, compared.columns)
     if merged is not None:
-        checked = None if checked is None else (with_merged(checked[0], merged, features), checked[1])
-        later = None if later is None else with_merged(later, merged, features)
+        checked = checked and (with_merged(checked[0], merged, features), checked[1])
+        later = later and with_merged(later, merged, features)
     matrix = None
     if settings.whiten and has_dense and starts_fresh and not layers.multilabel:
         arrays = rows.targets.arrays
@@ -277,6 +271,30 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
         later=later,
         monitored=monitored,
     )
+
+
+def _spans(data: PlanInput, layers: Layers, start: FusedModel | None) -> LabelSpans:
+    """Return the labels below each option, and the paths of labels if rows are compared with known texts."""
+    spans = LabelSpans.of(layers) if start is None else start.experts.spans
+    compares = data.vectors is not None and data.settings.neighbours and not layers.multilabel
+    return spans.with_paths(layers) if compares else spans
+
+
+def _private_columns(data: PlanInput, start: FusedModel | None) -> int:
+    """Return the number of last columns of a row that only neighbours read."""
+    if start is not None:
+        return start.experts.neighbours.private_columns
+    return data.vectors.width if data.vectors is not None and data.vectors.private else 0
+
+
+def _merged_columns(rows: TrainingRows, sums: RowSums) -> NDArray[np.int32] | None:
+    """Return the number of each column, the same for equal ones; None if columns stay apart.
+
+    Columns of few rows are equal by chance, and merging them costs accuracy where there are dense columns.
+    """
+    if sums.columns is None or not sums.is_redundant or rows.matrix.dense.shape[1] or rows.row_count < FEW_ROWS:
+        return None
+    return sums.columns.merged()
 
 
 def _label_experts(
