@@ -5,7 +5,7 @@ List ``i`` of a ragged array is ``flat[offsets[i]:offsets[i + 1]]``.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,7 @@ def positions(starts: Ints, lengths: Ints) -> NDArray[np.int64]:
     return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
 
 
-def gather(flat: Ints, offsets: Ints, lists: Ints) -> tuple[Ints, NDArray[np.int64]]:
+def gather(flat: Array, offsets: Ints, lists: Ints) -> tuple[Array, NDArray[np.int64]]:
     """Return the selected ``lists`` of a ragged array, concatenated, and their lengths.
 
     >>> values, lengths = gather(np.array([5, 6, 7, 8]), np.array([0, 2, 2, 4]), np.array([2, 0]))
@@ -66,7 +66,7 @@ def gather(flat: Ints, offsets: Ints, lists: Ints) -> tuple[Ints, NDArray[np.int
     """
     starts = offsets[lists].astype(np.int64)
     lengths = offsets[lists + 1] - starts
-    return flat[positions(starts, lengths)], lengths
+    return cast("Array", flat[positions(starts, lengths)]), lengths
 
 
 def group_by(keys: Ints, groups: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

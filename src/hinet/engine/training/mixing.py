@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.model.experts import EXPERTS, MARGIN, NEIGHBOURS, Experts, Floats, Memory, Mix
+from hinet.engine.model.experts import DEEP, EXPERTS, MARGIN, NEIGHBOURS, Experts, Floats, Memory, Mix
 from hinet.engine.model.groups import Groups, Targets
 from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.settings import FEW_ROWS
 from hinet.engine.training.jobs import ExpertTraining
 from hinet.engine.training.rows import TrainingContext
 from hinet.engine.training.target_kernels import max_sizes, mixed_cost
+from hinet.ragged import gather
 
 MAX_ROWS = 4_000  # validation rows used
 PRIOR = 4.0  # cost of the squared distance from the start, in rows: a few correct rows say little
@@ -27,6 +28,7 @@ FEW_ROWS_SCALE = 0.6  # factor of all weights then, as few rows make experts too
 SETS_WITH_MARGIN = Mix(deep=0.1, flat=0.4, margin=0.55)
 CANDIDATE_WEIGHT = 0.2  # weight of a candidate in the mix before it is learned
 GROWTHS = (0.0, 2.0, 5.0, 10.0, 20.0)  # growths of the weight of neighbours with unknown words that are tried
+MIN_DEEP = 0.05  # weight of the deep expert from which its biases carry the log shares
 MIN_GAIN, MIN_TOTAL_GAIN = 0.002, 1.0  # minimum gain in cost per validation row, and in total, to add a candidate
 
 
@@ -36,6 +38,7 @@ class Blend(NamedTuple):
     mix: Floats
     chosen: dict[str, float]  # keys are names of experts
     growth: float  # how much more neighbours count for a text without known words
+    prior: float = 0.0  # weight of the log share of each option, see ``scaled_mix``
 
 
 def usual_mix(
@@ -75,7 +78,8 @@ class MixCost:
     """The cost of validation rows, evenly sampled if there are many, as a function of the mix.
 
     With ``counts``, the number of training rows of each option, only rows whose labels have training rows are used: no
-    mix gets the others right, and their cost would favour the least certain expert.
+    mix gets the others right, and their cost would favour the least certain expert. With ``log_shares`` of the output
+    rows, these are the last logits, and their weight is the last of the mix.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class MixCost:
         groups: Groups,
         experts: Experts,
         counts: NDArray[np.float64] | None = None,
+        log_shares: Floats | None = None,
     ) -> None:
         arrays = targets.arrays
         entry_row = np.repeat(np.arange(len(targets)), np.diff(arrays.row_offsets))
@@ -103,6 +108,11 @@ class MixCost:
         self._logits = expert_logits(rows, entry_row[chosen], self._targets, groups, experts)
         self._rows = max(len(chosen), 1)
         self.start = experts.mix.astype(np.float64)
+        if log_shares is not None:
+            steps, _ = gather(arrays.step_group, arrays.step_offsets, arrays.entry_target[chosen])
+            own, _ = gather(log_shares, groups.first_row, steps)
+            self._logits = np.column_stack([self._logits, own])
+            self.start = np.append(self.start, 0.0)
 
     def __call__(self, mix: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Return the mean cost per row, including the cost of leaving the start, and its gradient."""
@@ -127,15 +137,21 @@ def learned_mix(cost_of: MixCost) -> tuple[Floats, float]:
     return mix, lowest
 
 
-def scaled_mix(cost_of: MixCost) -> Floats:
-    """Return the experts' own mix times the factor with the lowest cost."""
+def scaled_mix(cost_of: MixCost) -> tuple[Floats, float]:
+    """Return the experts' own mix times a factor, and the weight of the log shares, with the lowest cost together.
 
-    def cost(scale: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        value, gradient = cost_of(scale * cost_of.start)
-        return value, gradient @ cost_of.start[:, None]
+    Training adjusts logits so that frequent options do not dominate; log shares undo this where it costs more than it
+    gains.
+    """
+    parts = np.stack([cost_of.start, np.append(np.zeros(len(cost_of.start) - 1), 1.0)])
 
-    scale, _ = _minimum(cost, np.ones(1))
-    return (max(float(scale[0]), MIN_WEIGHT) * cost_of.start).astype(np.float32)
+    def cost(factors: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        value, gradient = cost_of(factors @ parts)
+        return value, parts @ gradient
+
+    (scale, prior), _ = _minimum(cost, np.array([1.0, 0.0]))
+    mix = max(float(scale), MIN_WEIGHT) * cost_of.start[:-1]
+    return mix.astype(np.float32), min(float(prior), 1.0) if mix[DEEP] > MIN_DEEP else 0.0
 
 
 def _minimum(
@@ -160,7 +176,7 @@ def blend(context: TrainingContext, experts: Experts, trainings: Mapping[str, Ex
     others = _blend_all(context, experts._replace(mix=mix), trainings)
     mix = others.mix.copy()
     mix[NEIGHBOURS] = experts.mix[NEIGHBOURS]
-    mixed = blended(experts, others, trainings)._replace(mix=mix)
+    mixed = blended(context, experts, others, trainings)._replace(mix=mix)
     return others._replace(mix=_with_private_neighbours(context, mixed, experts.mix))
 
 
@@ -233,7 +249,8 @@ def _blend_all(context: TrainingContext, experts: Experts, trainings: Mapping[st
                 best, lowest, chosen = tried, cost, chosen | {record.name: parameter}
     if several:
         return Blend(best.mix, chosen, float(memory.growth[0]))
-    return Blend(scaled_mix(MixCost(rows, targets, context.groups, best)), chosen, float(memory.growth[0]))
+    mix, prior = scaled_mix(MixCost(rows, targets, context.groups, best, log_shares=context.log_shares))
+    return Blend(mix, chosen, float(memory.growth[0]), prior)
 
 
 def _with_growth(rows: SparseMatrix, unknown: NDArray[Any], memory: Memory, growth: float) -> SparseMatrix:
@@ -242,8 +259,13 @@ def _with_growth(rows: SparseMatrix, unknown: NDArray[Any], memory: Memory, grow
     return rows._replace(near_score=rows.near_score * factor[:, None])
 
 
-def blended(experts: Experts, blend: Blend, trainings: Mapping[str, ExpertTraining]) -> Experts:
-    """Return experts with the mix of a blend, and the candidates that it chose."""
+def blended(
+    context: TrainingContext, experts: Experts, blend: Blend, trainings: Mapping[str, ExpertTraining]
+) -> Experts:
+    """Return experts with the mix of a blend, the candidates that it chose, and its prior in the biases."""
     added = {name: trainings[name].candidates()[parameter]() for name, parameter in blend.chosen.items()}
-    memory = experts.neighbours.with_growth(blend.growth)
-    return experts._replace(**added, neighbours=memory, mix=blend.mix)
+    memory, deep = experts.neighbours.with_growth(blend.growth), experts.deep
+    if blend.prior:
+        shift = np.float32(blend.prior / blend.mix[DEEP]) * context.log_shares
+        deep = deep._replace(bias=deep.bias + shift)
+    return experts._replace(**added, deep=deep, neighbours=memory, mix=blend.mix)

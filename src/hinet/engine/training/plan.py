@@ -51,6 +51,7 @@ USUAL_NEIGHBOURS = 0.12  # weight of neighbours in the mix
 MEMORY_SHARE = 0.5  # maximum size of vectors that only neighbours read, relative to the embeddings
 MAX_MONITORED = 2_000  # validation rows whose accuracy is recorded after every epoch
 MIN_HOLDOUT_ROWS, MAX_HOLDOUT_ROWS = 500, 20_000  # numbers of training rows for which a holdout decides the mix
+MAX_CHEAP_LABELS = 128  # a second training is cheap for up to this number of labels
 
 
 class PlanInput(NamedTuple):
@@ -128,13 +129,15 @@ class TrainingPlan:
         return sorted(jobs, key=lambda job: -job.work())
 
     def needs_holdout(self) -> bool:
-        """Return whether a second training with held-out rows decides the mix, as for few rows per label."""
+        """Return whether a second training with held-out rows decides the mix: it does if rows or labels are few."""
         context = self.context
         if context.start is not None or context.valid is not None or context.settings.is_quick:
             return False
         if context.layers.multilabel or context.is_streamed or not {"wide", "margin"} & {*self.trainings}:
             return False
-        if context.has_flat and context.row_count >= max(FEW_ROWS, MIN_ROWS_PER_LABEL * len(context.spans.neuron)):
+        labels, is_long = len(context.spans.neuron), context.data.rows.mean_features > LONG_ROW
+        enough = context.row_count >= max(FEW_ROWS, MIN_ROWS_PER_LABEL * labels)
+        if context.has_flat and enough and (labels > MAX_CHEAP_LABELS or is_long):
             return False
         return MIN_HOLDOUT_ROWS <= context.row_count <= MAX_HOLDOUT_ROWS  # titles are not held out
 
@@ -196,9 +199,9 @@ class TrainingPlan:
         if context.start is not None:
             experts = experts._replace(mix=context.start.experts.mix)
         elif context.valid is not None and len(context.valid[1]):
-            experts = blended(experts, blend(context, experts, self.trainings), self.trainings)
+            experts = blended(context, experts, blend(context, experts, self.trainings), self.trainings)
         elif holdout_blend is not None:
-            experts = blended(experts, holdout_blend, self.trainings)
+            experts = blended(context, experts, holdout_blend, self.trainings)
         return FusedModel(context.layers, experts, tuple(history), merged=context.merged)
 
 
@@ -242,7 +245,8 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
         arrays = rows.targets.arrays
         matrix = whitening(rows.matrix.dense, arrays.entry_target[arrays.row_offsets[:-1]])
         rows = rows.with_whitened(matrix)
-    adjustment = _adjustment(layers, groups, sums.options, settings.adjustment)
+    log_shares = _log_shares(layers, groups, sums.options)
+    adjustment = np.where(sums.options[groups.row_options()] > 0, np.float32(settings.adjustment) * log_shares, 0)
     has_flat, has_margin = _label_experts(rows, settings, start, sums, spans, features)
     if starts_fresh and layers.multilabel and has_margin:
         members = settings.members or 1
@@ -255,6 +259,7 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
         spans=spans,
         sums=sums,
         prior=_prior(layers, groups, sums),
+        log_shares=log_shares,
         features=features,
         merged=merged,
         whitening=matrix,
@@ -366,14 +371,12 @@ def _wants_flat(settings: EngineSettings, layers: Layers, counts: NDArray[np.flo
     return settings.wants_flat(labels, rows, layers, float(taken.sum()))
 
 
-def _adjustment(layers: Layers, groups: Groups, counts: NDArray[np.float64], strength: float) -> Floats:
-    """Return the adjustment of the training logits: the log share of each option, zero for options without rows."""
+def _log_shares(layers: Layers, groups: Groups, counts: NDArray[np.float64]) -> Floats:
+    """Return the log share of each option among the rows of its group; zeros with several labels per row."""
     if layers.multilabel:
         return np.zeros(groups.rows, np.float32)
-    group, option = groups.row_groups(), groups.row_options()
-    smooth = counts[option] + SMOOTHING
-    share = np.log(smooth / np.bincount(group, smooth, len(layers.node))[group])
-    return np.where(counts[option] > 0, strength * share, 0).astype(np.float32)
+    group, smooth = groups.row_groups(), counts[groups.row_options()] + SMOOTHING
+    return np.log(smooth / np.bincount(group, smooth, len(layers.node))[group]).astype(np.float32)
 
 
 def _prior(layers: Layers, groups: Groups, sums: RowSums) -> Floats:

@@ -352,6 +352,7 @@ class TrainingContext:
     spans: LabelSpans
     sums: RowSums
     prior: Floats  # (output rows,) initial biases
+    log_shares: Floats  # (output rows,) log share of each option among the rows of its group
     features: int  # number of features of the experts
     merged: NDArray[np.int32] | None  # (columns,) expert feature of each column
     whitening: Floats | None
