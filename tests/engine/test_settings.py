@@ -36,3 +36,10 @@ def test_vectors_are_whitened_and_static_ones_need_fewer_epochs() -> None:
 def test_the_flat_expert_is_for_few_labels_and_for_more_with_many_rows_each() -> None:
     cases = [(1_024, 10), (1_025, 8_199), (1_025, 8_200), (2_048, 16_384), (2_049, 100_000)]
     assert [has_flat_by_default(labels, rows) for labels, rows in cases] == [True, False, True, True, False]
+
+
+def test_more_dense_rows_with_several_labels_need_less_dropout() -> None:
+    def dropout(rows: int) -> float | None:
+        return settings_for(EngineSettings(), RowShape(rows, 80.0), dense=True, several=True).dropout
+
+    assert [dropout(rows) for rows in (10, 2_500, 5_000, 10_000, 1_000_000)] == [0.6, 0.6, 0.525, 0.45, 0.3]

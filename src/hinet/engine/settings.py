@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from math import log2
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from hinet.choices import Effort
@@ -52,7 +53,8 @@ TWO_LAYER_RATE = 0.03  # a higher rate lets hidden units of two layers die
 SET_EPOCHS, SET_ROWS = 40, 400_000  # dense rows with several labels: maximum epochs, rows seen over all epochs
 SET_ACCUMULATOR = 1.0  # large, so that the few rows of rare labels move the weights little
 SET_VALUES = 80  # values per row; rows with more move hidden units further at a time and need a lower rate
-SET_DROPOUT = 0.6
+SET_DROPOUT, MIN_SET_DROPOUT = 0.6, 0.3  # for few rows, and for many
+SET_DROPOUT_ROWS, SET_DROPOUT_STEP = 2_500, 0.075  # rows up to which they are few; less dropout per doubling
 SET_FEATURE_DROPOUT = 0.1
 SET_MEMBERS = 6
 SET_WIDTH = 256
@@ -361,13 +363,19 @@ def _for_dense_sets(settings: EngineSettings, shape: RowShape) -> EngineSettings
         deep_rate=TWO_LAYER_RATE * min(1.0, (SET_VALUES / max(shape.features, 1.0)) ** 0.5),
         deep_accumulator=SET_ACCUMULATOR,
         deep_epochs=settings.deep_epochs or max(settings.epochs_of_deep(rows), min_epochs),
-        dropout=SET_DROPOUT if settings.dropout is None else settings.dropout,
+        dropout=_set_dropout(rows) if settings.dropout is None else settings.dropout,
         feature_dropout=SET_FEATURE_DROPOUT
         if (settings.dropout, settings.feature_dropout) == (None, None)
         else settings.feature_dropout,
         members=settings.members or members,
         width=settings.width or width,
     )
+
+
+def _set_dropout(rows: int) -> float:
+    """Return the dropout for dense rows with several labels each; more rows need less."""
+    doublings = max(0.0, log2(rows / SET_DROPOUT_ROWS))
+    return max(MIN_SET_DROPOUT, SET_DROPOUT - SET_DROPOUT_STEP * doublings)
 
 
 def _for_dense_rows(settings: EngineSettings, rows: int) -> EngineSettings:
