@@ -42,4 +42,5 @@ def test_more_dense_rows_with_several_labels_need_less_dropout() -> None:
     def dropout(rows: int) -> float | None:
         return settings_for(EngineSettings(), RowShape(rows, 80.0), dense=True, several=True).dropout
 
-    assert [dropout(rows) for rows in (10, 2_500, 5_000, 10_000, 1_000_000)] == [0.6, 0.6, 0.525, 0.45, 0.3]
+    found = [dropout(rows) for rows in (10, 2_500, 5_000, 10_000, 1_000_000)]
+    assert found == pytest.approx([0.6, 0.6, 0.525, 0.45, 0.3])
