@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 RIGHT = dict(pool_rows())
 TITLES = titles()
-SECONDS = 30  # for a request of a test
+SECONDS = 30  # time limit of a request
 TRAINING = 240_000  # milliseconds until a training that does not end is an error, on a busy machine
 TRAINED = re.compile(r"The model was trained on \d+ labels")
 

@@ -236,7 +236,7 @@ def epochs_kept(folder: Path) -> dict[str, int]:
     return {path.name: len(json.loads(read_arrays(path)[1]["records"])) for path in folder.glob("[!.]*.safetensors")}
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of later Pythons, if threads are about
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # later Pythons warn if there are threads
 def test_runs_that_are_killed_lose_no_finished_checkpoint_and_go_on_to_the_same_model(
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,7 +70,7 @@ def test_control_c_keeps_finished_trials_and_resume_goes_on(shop: Path) -> None:
     refused = run_hinet(*TUNE, "--results", "found", "--where", "none=none", cwd=shop)  # before rows are read
     assert refused.returncode == 2
     assert "set --resume to continue it" in refused.stderr
-    (shop / "found" / "trials" / ".half.json.0123").write_text("{")  # of a process that was killed as it wrote
+    (shop / "found" / "trials" / ".half.json.0123").write_text("{")  # left by a process that was killed while it wrote
     done = run_hinet(*TUNE, "--results", "found", "--resume", cwd=shop)
     assert done.returncode == 0, done.stderr
     assert "tune: 1:" not in done.stderr

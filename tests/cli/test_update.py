@@ -224,7 +224,7 @@ def test_few_validation_rows_do_not_calibrate(
     """Neither in training nor in an update; enough of them do, and what the model keeps counts."""
     monkeypatch.chdir(shop)
     before = manifest_of(shop / "model")
-    assert before["calibration"] is None  # by 30 rows
+    assert before["calibration"] is None  # 30 rows are too few
     assert before["metrics"]["validation"]["rows"] == 30
     assert len(load("model").fitted_.held_out) == 30
     main_ok("update", "model", "--rows", "test.csv", "--valid-share", 0.1, "--out", "few")

@@ -77,7 +77,7 @@ def run(*arguments: Any) -> int:
 
 @pytest.fixture(scope="module")
 def alone(model: Path, files: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one machine writes."""
+    """Return the files of one machine."""
     out = tmp_path_factory.mktemp("alone") / "out.parquet"
     assert run("predict", model, *files, "--keep", "id", "--levels", "--out", out, "--quiet") == 0
     return out
@@ -139,7 +139,7 @@ def test_an_invalid_row_is_named_and_nothing_is_left(
 
 @pytest.fixture(scope="module")
 def trained() -> HiNetClassifier:
-    """What one machine trains."""
+    """Return the model of one machine."""
     return HiNetClassifier(n_jobs=1, epochs=3).fit(*paths(2_000), valid=paths(200, 2))
 
 

@@ -112,7 +112,7 @@ def test_words_are_split_as_by_the_tokenizer(folder: Path, vectors: TokenVectors
     for word, total in zip(words, sums, strict=True):
         ids = [whole[word]] if word in whole else tokenizer.encode(word, add_special_tokens=False).ids
         used = weights[[number for number in ids if number >= FIRST_TOKEN and number != vocabulary[START]]]
-        rounding = np.abs(used).max(1, initial=0).sum() / 127  # of 8 bits
+        rounding = np.abs(used).max(1, initial=0).sum() / 127  # error of 8 bits
         np.testing.assert_allclose(total, used.sum(0), atol=rounding + 1e-4, err_msg=word)
 
 

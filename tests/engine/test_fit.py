@@ -329,7 +329,7 @@ def test_without_validation_rows_some_are_held_out_of_a_second_training() -> Non
     rows = sp.csr_array(rows + sp.csr_array((np.ones(600, np.float32), (np.arange(600), leaf)), (600, 200)))
     traces = Traces.encode(layers, [f"l{number}" for number in leaf])
     settings = _with(QUICK, members=1, deep_epochs=3, seed=3)
-    model = fit(rows, traces, settings)  # with a flat expert
+    model = fit(rows, traces, settings)  # has a flat expert
     held = np.sort(np.random.default_rng(3).permutation(600)[:60])
     rest = np.setdiff1d(np.arange(600), held)
     rehearsed = fit(rows[rest], traces.take(rest), settings, valid=ValidationRows(rows[held], traces.take(held)))

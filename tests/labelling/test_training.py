@@ -1,4 +1,4 @@
-"""What a model was trained on."""
+"""Rows and labels that a model was trained on."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_a_search_is_resumed_and_another_one_refused(tmp_path: Path) -> None:
         tune(classifier, TEXTS, LABELS, folder=tmp_path, minutes=ENOUGH)
     again = tune(classifier, TEXTS, LABELS, folder=tmp_path, minutes=2 * ENOUGH, resume=True)
     assert list(again.trials[: len(first.trials)]) == list(first.trials)
-    assert (len(first.trials), len(again.trials)) == (4, 9)  # in 1.2 and 2.4 seconds
+    assert (len(first.trials), len(again.trials)) == (4, 9)  # budgets are 1.2 and 2.4 seconds
     for options, what in (
         ({"metric": "hierarchical_f1"}, "metric"),
         ({"seed": 1}, "seed"),

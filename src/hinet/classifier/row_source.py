@@ -507,7 +507,7 @@ class TaxonomyTexts:
     """Titles, synonyms and definitions of a taxonomy as rows of its nodes, perhaps after the first rows of a user."""
 
     classes: Any = None  # labels in the form of predictions; None and leaves that are not named: ids of leaves
-    rows: RowsInMemory | None = None  # with their own classes and validation rows
+    rows: RowsInMemory | None = None  # rows in memory, with their own classes and validation rows
     valid: Pair | None = None  # checked rows and labels
 
     def read(self, parameters: Parameters, taxonomy: Taxonomy | None, progress: Progress) -> LabelledRows:

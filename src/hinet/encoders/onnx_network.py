@@ -23,7 +23,7 @@ from hinet.files import map_arrays
 from hinet.parameters import resolve_threads
 
 FAMILIES = ("bert", "camembert", "roberta", "xlm-roberta")  # they differ in the number of their first position
-OPERATORS, VERSION = 21, 10  # of the ONNX format
+OPERATORS, VERSION = 21, 10  # versions of the ONNX operators and format
 WEIGHT_LEVELS = 63  # 7 bits
 SMALLEST = 1e-12  # scale of a token whose values are all 0
 GELU_LOWEST, GELU_ZERO = 0.17, 24  # GELU is at least -0.17, so that most of the 256 levels are above 0
@@ -39,7 +39,7 @@ class OnnxNetwork:
     """The transformer and the pooling of an encoder in onnxruntime."""
 
     device = "cpu"
-    tokenizer: Any = None  # of the package tokenizers, if the network was loaded from a folder
+    tokenizer: Any = None  # a tokenizers.Tokenizer, if the network was loaded from a folder
 
     def __init__(self, weights: Weights, config: Mapping[str, Any], pooling: str, precision: Precision) -> None:
         """Build a network.

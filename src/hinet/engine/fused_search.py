@@ -365,7 +365,7 @@ class Search(Predictor):
         memory, columns = experts.neighbours, self.text_vectors(rows)
         row = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
         owner, node = np.unique(np.stack([row, traces.end_nodes]), axis=1)  # a label may have several traces
-        single = np.flatnonzero(np.bincount(owner, minlength=len(traces))[owner] == 1)  # as in training
+        single = np.flatnonzero(np.bincount(owner, minlength=len(traces))[owner] == 1)  # the same rule as in training
         owner, label = owner[single], experts.spans.paths.labels_of(node[single])
         mix = experts.mix.copy()
         if limit is None:

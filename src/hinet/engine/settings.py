@@ -53,7 +53,7 @@ TWO_LAYER_RATE = 0.03  # a higher rate lets hidden units of two layers die
 SET_EPOCHS, SET_ROWS = 40, 400_000  # dense rows with several labels: maximum epochs, rows seen over all epochs
 SET_ACCUMULATOR = 1.0  # large, so that the few rows of rare labels move the weights little
 SET_VALUES = 80  # values per row; rows with more move hidden units further at a time and need a lower rate
-SET_DROPOUT, MIN_SET_DROPOUT = 0.6, 0.3  # for few rows, and for many
+SET_DROPOUT, MIN_SET_DROPOUT = 0.6, 0.3  # dropout with few and with many rows
 SET_DROPOUT_ROWS, SET_DROPOUT_STEP = 2_500, 0.075  # rows up to which they are few; less dropout per doubling
 SET_FEATURE_DROPOUT = 0.1
 SET_MEMBERS = 6
@@ -245,7 +245,7 @@ class EngineSettings:
 
         With several labels per row, it comes in addition to a ``flat`` expert.
         """
-        possible = layers.is_tree  # as is every DAG with several labels per row
+        possible = layers.is_tree  # true of every DAG with several labels per row
         if self.margin and not possible:
             raise HiNetError("the margin expert is for trees and for several labels per row; leave it out")
         if self.margin is not None:

@@ -33,7 +33,7 @@ class ProjectSettings:
 
     format: int = FORMAT
     several: bool = False  # whether a row may have several labels
-    vectors: str | None = "auto"  # as for HiNetClassifier
+    vectors: str | None = "auto"  # parameter of HiNetClassifier
     seed: int = 0
 
 

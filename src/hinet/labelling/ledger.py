@@ -9,7 +9,7 @@ from hinet.labelling.store import Label
 
 
 class PersonCounts(NamedTuple):
-    """What a person did."""
+    """Label, skip or undo of a person."""
 
     labels: int
     skipped: int
@@ -29,7 +29,7 @@ class Ledger:
         self.twice: set[int] = set()  # rows that two people or more labelled independently
         self._by_person: dict[str, PersonCounts] = {}
         self._given: dict[int, list[Label]] = {}  # labels and skips that were not undone, by row
-        self._undone: dict[int, Label] = {}  # as they were given, by id
+        self._undone: dict[int, Label] = {}  # labels as they were given, by id
         self._first: dict[int, Label] = {}  # the first label of a row, even if it was undone
         rows = set()
         for label in labels:

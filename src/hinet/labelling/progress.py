@@ -18,7 +18,7 @@ from hinet.taxonomy import Taxonomy
 
 RECENT = 100  # labels that the current accuracy is about
 MIN_RECENT = 10  # minimum number of them
-MAX_POINTS = 20  # of the curve
+MAX_POINTS = 20  # maximum number of points of the curve
 WINDOWS = tuple(base * 10**power for power in range(7) for base in (10, 20, 25, 50))  # labels per point
 RISK = 0.05
 MAX_RISK_ROWS = 1_000  # last labels that the bound is computed from; earlier answers are those of worse models
@@ -136,7 +136,7 @@ def _levels(labels: Sequence[Label], taxonomy: Taxonomy) -> list[Level]:
         right = []
         for label, *sets in zip(labels, true, predicted, strict=True):
             here, answered = ({node for node in nodes if depth[node] == level} for nodes in sets)
-            if here:  # in a DAG, a label may have several ancestors at a level
+            if here:  # a DAG label may have several ancestors at a level
                 right.append(bool(here & answered) if len(label.nodes) == 1 else here == answered)
         if right:
             levels.append(Level(level, sum(right) / len(right), len(right)))

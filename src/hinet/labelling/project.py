@@ -24,7 +24,7 @@ from hinet.taxonomy import Taxonomy
 
 
 class Change(NamedTuple):
-    """What a label, skip or undo changed in what counts for its row."""
+    """Change of the label that counts for a row, after a label, skip or undo."""
 
     before: Label | None
     after: Label | None

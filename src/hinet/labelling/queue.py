@@ -47,7 +47,7 @@ class Queue:
         self.lock = RLock()
         self._clock, self._ledger = clock, ledger
         self._rng = np.random.default_rng(seed)
-        self._leases: dict[int, Lease] = {}  # by id
+        self._leases: dict[int, Lease] = {}  # keys are row ids
         self._skipped_by: dict[str, set[int]] = {}  # ids
         self._lent = Counter[str]()  # rows by person
         self.scored = 0  # grows with each change of the scores
@@ -56,9 +56,9 @@ class Queue:
         self._is_left, self._is_labelled = np.zeros(0, bool), np.zeros(0, bool)  # left: neither labelled nor skipped
         self._probability = np.zeros(0, np.float32)  # NaN if not scored
         self._branch = np.zeros(0, np.int64)
-        self._room: Vectors = np.zeros((0, 0), np.float16)  # of the vectors and of those of rows to come
+        self._room: Vectors = np.zeros((0, 0), np.float16)  # space for the vectors, including those of later rows
         self._vectors = self._room
-        self._scored = np.zeros(0, bool)  # by the current model
+        self._scored = np.zeros(0, bool)  # whether the current model has scored a row
         self.grow(rows)
         for label in ledger.all_current():
             if label.action == "skip":

@@ -97,7 +97,7 @@ class Retrainer:
         self._folder, self._clock = folder, clock
         self._running: Running | None = None
         self._failures, self._not_before = 0, 0.0
-        self._state: object = None  # of the labels that the last training was started with
+        self._state: object = None  # state of the labels when the last training started
         self.problem: str | None = None  # why the last training failed
 
     @property

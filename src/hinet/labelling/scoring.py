@@ -13,7 +13,7 @@ from hinet.classifier.answers import PredictionOptions, select_answers
 from hinet.classifier.fitted import Fitted
 from hinet.data.matrices import MixedRows
 
-WIDTH = 256  # of the vectors of n-grams
+WIDTH = 256  # length of the vectors of n-grams
 MULTIPLIER, SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(55)  # Fibonacci hashing to 9 bits: bucket and sign
 
 Vectors = NDArray[np.float32]

@@ -40,7 +40,7 @@ class Label(NamedTuple):
     note: str
     predicted: tuple[str, ...]
     probability: float
-    version: str  # of the model
+    version: str  # version of the model
     reason: Reason | None  # why the row was lent; None if it was not
     undone: str | None = None  # time
 
@@ -53,7 +53,7 @@ class Label(NamedTuple):
 class AddedRows(NamedTuple):
     """The rows of some texts."""
 
-    ids: list[int]  # of each text
+    ids: list[int]  # one per text
     added: int  # number of new rows
 
 

@@ -45,7 +45,7 @@ class Snapshot(NamedTuple):
 
 
 class TrainedOn(NamedTuple):
-    """What a model was trained on."""
+    """Rows and labels that a model was trained on."""
 
     last: int  # id of the newest label or skip at the time
     rows: int
@@ -90,7 +90,7 @@ def fitted_classifier(
     from hinet.classifier.estimator import HiNetClassifier
 
     vectors: Any = settings.vectors
-    if vectors == "auto" and not settings.several:  # with few labels, all experts read the vectors
+    if vectors == "auto" and not settings.several:  # all experts read the vectors if labels are few
         vectors = default_vectors([*taxonomy.titles, *texts], SilentProgress(), min_texts=0)
     classifier = HiNetClassifier(
         taxonomy, path_sep=None, vectors=vectors, multilabel=settings.several, random_state=settings.seed,

@@ -98,7 +98,7 @@ class Answerer:
     """Answers questions about texts, or about rows of a table, with a loaded model."""
 
     model: LoadedModel
-    known_nodes: Nodes | None = None  # of the same taxonomy, if they are known
+    known_nodes: Nodes | None = None  # nodes of the same taxonomy, if they are known
 
     @property
     def fitted(self) -> Fitted:

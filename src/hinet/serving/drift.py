@@ -28,7 +28,7 @@ from hinet.serving.settings import Settings
 
 Signal = Literal["known_words", "similarity", "confidence"]
 SIGNALS: tuple[Signal, ...] = ("known_words", "similarity", "confidence")
-BINS = 50  # of values from 0 to 1
+BINS = 50  # number of bins for values from 0 to 1
 MIN_REFERENCE = 500  # texts of the first days that others are compared with
 MIN_TEXTS = 200  # texts of the last days, which are joined until they have as many
 MAX_DAYS = 7  # days that are joined
@@ -36,7 +36,7 @@ MIN_DISTANCE = 0.1  # smaller differences do not matter, however sure they are
 FALSE_ALARM = 0.001  # maximum probability that a day of independent texts of the same kind is reported
 SHOWN_DAYS = 30
 SAMPLE = 8  # texts of a version that are compared with its memory at a time
-MAX_SHARE = 0.02  # of the time that these comparisons take
+MAX_SHARE = 0.02  # maximum share of time that these comparisons take
 MAX_WAITING = 10_000  # searches whose texts wait to be counted
 MAX_SAMPLED = 256  # texts that wait for that
 SCHEMA = """
@@ -53,7 +53,7 @@ ADD = (
 
 Json = dict[str, Any]
 Bins = NDArray[np.int64]  # (BINS,)
-Days = dict[str, dict[Signal, Bins]]  # by day and signal
+Days = dict[str, dict[Signal, Bins]]  # keys are days, then signals
 
 
 class ModelKey(NamedTuple):
@@ -64,11 +64,11 @@ class ModelKey(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """What is known of some answered texts."""
+    """Answered texts with their features and probabilities."""
 
     key: ModelKey
     fitted: Fitted
-    rows: Any  # as the model reads them
+    rows: Any  # features of the texts
     found: Found
 
 
@@ -77,7 +77,7 @@ class _Answers(NamedTuple):
 
     key: ModelKey
     day: str
-    log_p: Any  # of the traces
+    log_p: Any  # log probabilities of the traces
     offsets: NDArray[np.int64]  # traces of row i are offsets[i]:offsets[i + 1], the best first
     unknown: NDArray[np.float32] | None  # (n,)
 

@@ -154,7 +154,7 @@ class Metrics:
             "hinet_text_mean", "Mean known-word share, similarity and confidence of the texts of the last counted day.",
             ["model", "signal"], registry=registry,
         )  # fmt: skip
-        self._verdicts: dict[str, tuple[str, bool]] = {}  # by model: its version, and whether texts differ
+        self._verdicts: dict[str, tuple[str, bool]] = {}  # keys are models; version, and whether texts differ
         self.feedback = Counter("hinet_feedback", "Feedback kept.", ["model", "verdict"], registry=registry)
 
     def set_drift(self, model: str, version: str, texts: Mapping[str, Any] | None) -> bool:

@@ -60,7 +60,7 @@ class ServedModel:
     model: LoadedModel
     loaded: str = field(default_factory=utc_now)
     corrections: int = 0  # feedback that it remembers
-    nodes: Nodes | None = None  # of the same taxonomy, if they are known
+    nodes: Nodes | None = None  # nodes of the same taxonomy, if they are known
 
     @property
     def version(self) -> str:
@@ -156,7 +156,7 @@ class Models:
         on_load: Callable[[ServedModel], None] = lambda model: None,
     ) -> None:
         self._folders, self._threads, self._encoders = folders, threads, encoders
-        self._corrections_of = corrections_of  # of a name and a manifest
+        self._corrections_of = corrections_of  # called with a name and a manifest
         self._on_load = on_load
         self._bases: dict[str, LoadedModel] = {}  # models without corrections
         self._changing = Lock()  # held while a served model is replaced

@@ -15,8 +15,8 @@ from hinet.files.delimited import MAX_ROWS
 MAX_COLUMNS = 1 << 14  # maximum columns per sheet in Excel
 MAX_CELL = 32_767  # maximum characters per cell in Excel
 MAX_EXACT = 2**53  # larger integers lose digits in Excel
-MAX_BYTES = (1 << 31) - (1 << 20)  # of a sheet; Excel offers to repair files with larger ones
-_TIME = (1980, 1, 1, 0, 0, 0)  # of all parts, so that the bytes are reproducible
+MAX_BYTES = (1 << 31) - (1 << 20)  # maximum size of a sheet; Excel offers to repair larger ones
+_TIME = (1980, 1, 1, 0, 0, 0)  # time stamp of all parts, so that the bytes are reproducible
 _INVALID = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # characters that XML cannot hold
 _ENTITIES = {"\r": "&#13;"}
 _HEAD = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\n'

@@ -45,7 +45,7 @@ def memory_of(
             return nothing
         return nothing._replace(vector=np.zeros((0, vectors.width), np.int8)).as_private()
     arrays, dense = rows.targets.arrays, rows.matrix.dense
-    title_rows = vectors.title_rows if rows.spill is None else 0  # those of a stream are anywhere
+    title_rows = vectors.title_rows if rows.spill is None else 0  # titles of a stream are anywhere
     count = len(dense) - title_rows
     labels_of_row = np.diff(arrays.row_offsets)
     row = np.repeat(np.arange(len(dense)), labels_of_row)

@@ -25,7 +25,7 @@ export class Labelling {
     this.foreign = []; // labels of pages that were closed, perhaps of another project
     this.mayRestore = false; // whether some of these are worth a try
     own(this.storage);
-    this.round = 0; // how often the model has changed so much that earlier answers are out of date
+    this.round = 0; // number of model changes that made earlier answers out of date
     this.isEmpty = false;
   }
 
