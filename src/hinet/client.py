@@ -243,7 +243,10 @@ class Client:
             with closing(self._ask("POST", self._target("/v1/classify/file", query), stream, headers)) as answer:
                 while part := self._read(answer, BLOCK):
                     written.write(part)
-                return int(answer.headers["Hinet-Rows"])
+                rows = answer.headers.get("Hinet-Rows", "")
+                if not rows.isdecimal():  # before the file appears
+                    raise ServiceError(_foreign_problem(answer, b""))
+                return int(rows)
 
     def _get(self, path: str, query: Mapping[str, Any]) -> Json:
         return self._json("GET", self._target(path, query))

@@ -22,8 +22,8 @@ from hinet.data.tables import (
     read_blocks,
 )
 from hinet.data.tables.writing import CellKind, new_table, output_format
-from hinet.files import delimited
-from hinet.files.delimited import EXCEL
+from hinet.files import sheets
+from hinet.files.sheets import EXCEL
 from tests.cli.conftest import run_inside
 
 openpyxl = pytest.importorskip("openpyxl")
@@ -115,7 +115,7 @@ def test_other_archives_and_zip_bombs_raise(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(FileError, match="unpacks to more than there is memory for"):
         list(labelled_blocks([str(path)], query, TableOptions(), FailFast()))
     monkeypatch.undo()
-    monkeypatch.setattr(delimited, "MAX_ROWS", 3)
+    monkeypatch.setattr(sheets, "MAX_ROWS", 3)
     with pytest.raises(FileError, match="the sheet has more than 3 rows"):
         list(labelled_blocks([str(path)], query, TableOptions(), FailFast()))
     path.write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0\0")
@@ -265,6 +265,33 @@ def test_files_that_unpack_to_too_much_raise_before_they_are_read(tmp_path: Path
         list(labelled_blocks([str(path)], query, TableOptions(), FailFast()))
 
 
+@pytest.mark.parametrize(
+    ("part", "content", "reason"),
+    [
+        ("xl/worksheets/sheet1.xml", b"<worksheet><sheetData><row>" + b"<c/>" * 200_000, "has a row of more than"),
+        ("xl/sharedStrings.xml", b"<x:sst xmlns:x='y'><x:si>" + b"<x:t/>" * 200_000, "has a row of more than"),
+        ("xl/worksheets/sheet1.xml", b"<!DOCTYPE x [<!ENTITY a 'aaaaaaaaaaaa'>]><worksheet/>", "has a DOCTYPE"),
+        ("xl/charts/any", "<!DOCTYPE x [<!ENTITY a 'aaaaaaaaaaaa'>]><worksheet/>".encode("utf-16"), "has a DOCTYPE"),
+    ],
+)  # fmt: skip
+def test_parts_that_would_grow_in_memory_raise(tmp_path: Path, part: str, content: bytes, reason: str) -> None:
+    path = repacked(write_sheet(tmp_path / "rows.xlsx", ROWS), part, content)
+    query = RowQuery(Columns(("title",), label=()), labels=False)
+    with pytest.raises(FileError, match=f"its part '{part}' {reason}"):
+        list(labelled_blocks([str(path)], query, TableOptions(), FailFast()))
+
+
+def test_a_workbook_among_the_parts_with_rows_may_not_be_large(tmp_path: Path) -> None:
+    path = write_sheet(tmp_path / "rows.xlsx", ROWS)
+    with zipfile.ZipFile(path) as archive:
+        types = archive.read("[Content_Types].xml").replace(b"/xl/workbook.xml", b"/xl/worksheets/book.xml")
+    repacked(path, "[Content_Types].xml", types)
+    repacked(path, "xl/worksheets/book.xml", b"<workbook>" + b"<a/>" * 300_000 + b"</workbook>")
+    query = RowQuery(Columns(("title",), label=()), labels=False)
+    with pytest.raises(FileError, match=r"its part 'xl/worksheets/book\.xml' unpacks to more than 1,048,576 bytes"):
+        list(labelled_blocks([str(path)], query, TableOptions(), FailFast()))
+
+
 class Stopped(Exception):  # noqa: N818 as the service stops, not for an error of the file
     pass
 
@@ -273,9 +300,9 @@ class Stopped(Exception):  # noqa: N818 as the service stops, not for an error o
 def test_reading_can_be_stopped_within_a_part(tmp_path: Path, part: str) -> None:
     content = {
         "xl/sharedStrings.xml": b"<sst>" + b"<si><t>a</t></si>" * 2_000_000 + b"</sst>",
-        "xl/worksheets/sheet1.xml": b"<worksheet><sheetData><row>"
-        + b"<c/>" * 8_000_000
-        + b"</row></sheetData></worksheet>",
+        "xl/worksheets/sheet1.xml": b"<worksheet><sheetData>"
+        + b"<row><c/></row>" * 2_000_000
+        + b"</sheetData></worksheet>",
     }[part]
     path = repacked(write_sheet(tmp_path / "rows.xlsx", ROWS), part, content)
     reads: list[int] = []

@@ -14,7 +14,14 @@ from hinet import Layers, Taxonomy, Traces
 from hinet.data.matrices import MixedRows, SparseMatrix
 from hinet.engine import EngineSettings, Search, ValidationRows, fit
 from hinet.engine.model.experts import Mix
-from hinet.engine.model.experts.neighbours import COSINE_WEIGHT, NEAREST, Memory, nearest_labels, quantised
+from hinet.engine.model.experts.neighbours import (
+    COSINE_WEIGHT,
+    NEAREST,
+    Memory,
+    nearest_entries,
+    nearest_labels,
+    quantised,
+)
 from hinet.engine.model.fused import FusedModel
 from hinet.engine.training.neighbours import TextVectors, medoids
 from hinet.engine.training.title_units import TitleColumns
@@ -60,6 +67,25 @@ def test_nearest_labels_are_those_with_the_greatest_cosine() -> None:
     np.testing.assert_array_equal(found, best)
     own = np.take_along_axis(cosine, best, axis=1)
     np.testing.assert_allclose(score, COSINE_WEIGHT * (own - own.min(1, keepdims=True)), atol=1e-4)
+
+
+@pytest.mark.parametrize("first_label", [0, 88])
+def test_labels_with_many_entries_are_compared_with_all_of_them(
+    first_label: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(1)
+    vectors = random.normal(size=(600, 8)).astype(np.float32)
+    label = np.where(np.arange(600) < 300, first_label, random.integers(0, 90, 600))
+    memory, queries = Memory.of(vectors, label, np.arange(600)), random.normal(size=(5, 8)).astype(np.float32)
+    at_once = nearest_labels(queries, memory)
+    monkeypatch.setattr("hinet.engine.model.experts.neighbours.MAX_SLOTS", 1_000)
+    for own, other in zip(at_once, nearest_labels(queries, memory), strict=True):
+        np.testing.assert_array_equal(own, other)
+    entries, cosine = nearest_entries(queries[:1], memory, 3)
+    monkeypatch.setattr("hinet.engine.model.experts.neighbours.BLOCK_ENTRIES", 7)
+    in_blocks = nearest_entries(queries[:1], memory, 3)
+    np.testing.assert_array_equal(in_blocks[0], entries)
+    np.testing.assert_array_equal(in_blocks[1], cosine)
 
 
 def test_an_answer_does_not_depend_on_the_other_rows() -> None:

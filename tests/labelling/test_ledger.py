@@ -32,6 +32,14 @@ def test_an_undone_label_frees_the_row_and_the_one_that_it_had_replaced_counts_a
     assert (ledger.counted, ledger.people()) == ({}, {})
 
 
+def test_a_skip_withdraws_the_label_of_the_same_person() -> None:
+    ledger = Ledger([label(1, 7, "rye"), label(2, 7), label(3, 7, "white", "Bob")])
+    assert [each.id for each in ledger.independent(7)] == [3]
+    assert (ledger.twice, ledger.disputed) == (set(), set())
+    ledger.add(label(4, 7, "rye"))
+    assert (ledger.twice, ledger.disputed) == ({7}, {7})
+
+
 def test_the_labels_that_counted_earlier_are_known() -> None:
     known = [label(1, 7, "rye"), label(2, 7, "white", "Bob"), label(3, 8, "milk"), label(4, 9, "rail", undone="2026")]
     ledger = Ledger(known)

@@ -106,6 +106,16 @@ def test_a_share_of_the_rows_is_random_and_branches_with_few_labels_are_visited(
     assert of_branch[0] % 2 == 0  # food, which has no label
 
 
+def test_scores_of_an_old_model_are_left_out(tree: Taxonomy) -> None:
+    rows = Queue(ROWS, Ledger())
+    generation = rows.generation
+    rows.expire_scores()  # a new model comes while the old one scores
+    rows.set_scores(np.arange(ROWS), scores(tree), tree, generation)
+    assert rows.scored_share == 0
+    rows.set_scores(np.arange(ROWS), scores(tree), tree, rows.generation)
+    assert rows.scored_share == 1
+
+
 def test_rows_that_no_model_has_ranked_yet_come_at_random(tree: Taxonomy) -> None:
     rows = Queue(5, Ledger())
     assert (rows.scored_share, len(rows.unscored(100))) == (0, 5)

@@ -184,12 +184,16 @@ def test_only_503_with_retry_after_is_retried(
 
 
 @pytest.mark.parametrize("status", [200, 302, 502])
-def test_answers_of_other_servers_raise(status: int) -> None:
+def test_answers_of_other_servers_raise(status: int, tmp_path: Path) -> None:
     answer = status, {"Location": "http://localhost/"}, b"<h1>Bad gateway</h1>"
     message = "the answer is not from hinet; check the address: '<h1>Bad"
     with answering(answer) as (url, _), pytest.raises(ServiceError, match=message) as caught:
         Client(url, timeout=SECONDS).classify(["bread"])
     assert caught.value.status == status
+    (tmp_path / "rows.csv").write_text("title\nbread\n")
+    with answering(answer) as (url, _), pytest.raises(ServiceError, match="the answer is not from hinet"):
+        Client(url, timeout=SECONDS).classify_table(tmp_path / "rows.csv", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_service_that_does_not_answer_is_named(tmp_path: Path) -> None:

@@ -203,6 +203,22 @@ def sheet(rows: bytes) -> bytes:
     return bomb.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [("MAX_SHEET_ROWS", "more than the 1 rows of an Excel sheet"), ("MAX_COLUMNS", "more than the 2 of Excel")],
+)
+def test_answers_that_excel_cannot_hold_are_refused_before_they_start(
+    shop: Path, limit: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"hinet.serving.tables.{limit}", 2)
+    table = b"title\ndark bread\nwhole milk\n"
+    for service in serving(Settings({"shop": shop})):
+        answer = post(service, table, to="xlsx")
+        assert (answer.status_code, answer.json()["type"]) == (413, "urn:hinet:problem:too-large")
+        assert message in answer.json()["detail"]
+        assert post(service, table, to="csv").status_code == 200
+
+
 def test_excel_files_that_unpack_to_too_much_are_refused_before_they_are_read(shop: Path) -> None:
     pytest.importorskip("openpyxl")
     bomb = sheet(b"<!--" + b" " * (MAX_UNPACKED + 1) + b"-->")

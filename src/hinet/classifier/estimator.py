@@ -140,8 +140,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     wide : bool, default=True
         Whether to train the wide expert, a linear model in addition to the deep one. For the fused engine only.
     flat : bool, default=None
-        Whether to train the flat expert, one softmax over all labels of a tree. None does so for at most 2,048 labels
-        with at least 8 rows each on average. For the fused engine only.
+        Whether to train the flat expert, one softmax over all labels of a tree. None does so for at most 1,024 labels,
+        and for at most 2,048 with at least 8 rows each on average. For the fused engine only.
     margin : bool, default=None
         Whether to train the margin expert, a linear support vector machine for each label. None does so for long texts
         if labels are few enough, or several per row and not too many for the flat expert. For the fused engine only.

@@ -1,22 +1,16 @@
-"""Delimited text (CSV, TSV and similar) as columns with the line of every row, and the first sheet of Excel files."""
+"""Delimited text (CSV, TSV and similar) as columns with the line of every row."""
 
 from __future__ import annotations
 
 import csv
 import re
-import warnings
-import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, time
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, Self, cast
+from typing import Literal, Self
 
-from hinet import memory
 from hinet.errors import FileError, did_you_mean, quoted
-from hinet.extras import require
 from hinet.files.streams import split_lines
 
 DELIMITERS = ("\t", ",", ";", "|")
@@ -29,28 +23,6 @@ _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 EXCEL_DELIMITER = re.compile(r"sep=(.)\r?\n")  # first line of some Excel exports
 
 csv.field_size_limit(MAX_CELL)  # Python's default is too small for documents
-EXCEL = b"PK\x03\x04"  # an Excel file is a zip archive
-MAX_ROWS = 1 << 20  # maximum rows per sheet in Excel
-MEMORY_PER_BYTE = 8  # memory per byte of the unpacked file: one part with all texts is read whole
-MAX_PART = 1 << 20  # unpacked bytes of a part without rows; a million short styles take a minute to read
-_LARGE = tuple(
-    f"xl/{part}"
-    for part in (
-        "worksheets/",
-        "sharedStrings.xml",
-        "media/",
-        "embeddings/",
-        "drawings/",
-        "charts/",
-        "pivotCache/",
-        "externalLinks/",
-    )
-)  # parts with rows, and parts that are not read
-_CODE = re.compile(r"0{2,30}")  # number format of codes with leading zeros; a longer one fills memory
-_BROKEN = (
-    zipfile.BadZipFile, zlib.error, SyntaxError, LookupError, ValueError, TypeError, AttributeError, OSError, EOFError,
-    RuntimeError,
-)  # fmt: skip
 
 
 class QuoteError(FileError):
@@ -239,104 +211,3 @@ def missing_column_message(column: str, columns: Sequence[str]) -> str:
     """Return the message for a column that a table does not have."""
     listed = ", ".join(map(quoted, columns[:12])) + (", …" if len(columns) > 12 else "")
     return f"no column {quoted(column)} among {listed}{did_you_mean(column, columns)}"
-
-
-class SheetRow(NamedTuple):
-    """A non-empty row with its number in the sheet: text, numbers, booleans, and None for empty cells."""
-
-    number: int
-    cells: list[Any]
-
-
-def sheet_rows(
-    path: str | Path, file: IO[bytes], *, max_bytes: int | None = None, on_read: Callable[[], None] | None = None
-) -> Iterator[SheetRow]:
-    """Yield the rows of the first sheet of an open Excel file; formulas have their saved values.
-
-    ``max_bytes`` limits the unpacked size, by default what fits into memory. ``on_read`` is called before each read
-    and row, and may raise to stop.
-
-    Raises
-    ------
-    FileError
-        If the file is damaged, is too large when unpacked, or is another archive.
-    """
-    require("openpyxl", "an Excel file")
-    rows = _rows(path, file if on_read is None else cast(IO[bytes], _WatchedFile(file, on_read)), max_bytes, on_read)
-    while True:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # parts that openpyxl ignores, such as drop-down lists
-                row = next(rows, None)
-        except FileError:
-            raise
-        except _BROKEN as error:
-            raise FileError(path, f"cannot be read as an Excel file ({error!r}); save it again, or as CSV") from None
-        if row is None:
-            return
-        yield row
-
-
-class _WatchedFile:
-    """A file whose reads can be stopped."""
-
-    def __init__(self, file: IO[bytes], on_read: Callable[[], None]) -> None:
-        self._file, self._on_read = file, on_read
-
-    def read(self, size: int = -1) -> bytes:
-        self._on_read()
-        return self._file.read(size)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-
-def _check_parts(path: str | Path, file: IO[bytes], max_bytes: int | None) -> None:
-    """Raise FileError if an archive unpacks to more than can be read; zipfile never unpacks more than declared."""
-    with zipfile.ZipFile(file) as archive:
-        parts = archive.infolist()
-    size = sum(part.file_size for part in parts)
-    if size > memory.total_memory() // MEMORY_PER_BYTE:
-        raise FileError(path, "unpacks to more than there is memory for; save it as CSV")
-    if max_bytes is not None and size > max_bytes:
-        raise FileError(path, f"unpacks to {size:,} bytes, more than {max_bytes:,}; save it as CSV, or in parts")
-    for part in parts:
-        if part.file_size > MAX_PART and not part.filename.startswith(_LARGE):
-            name = quoted(part.filename)
-            raise FileError(path, f"its part {name} unpacks to more than {MAX_PART:,} bytes; save it as CSV")
-
-
-def _rows(
-    path: str | Path, file: IO[bytes], max_bytes: int | None, on_read: Callable[[], None] | None
-) -> Iterator[SheetRow]:
-    import openpyxl
-
-    _check_parts(path, file, max_bytes)
-    workbook = openpyxl.load_workbook(file, read_only=True, data_only=True, keep_links=False)
-    sheet = workbook.worksheets[0]
-    sheet.reset_dimensions()  # programs other than Excel may write wrong dimensions
-    for number, row in enumerate(sheet.iter_rows(), 1):
-        if on_read is not None:
-            on_read()
-        if number > MAX_ROWS:
-            raise FileError(path, f"the sheet has more than {MAX_ROWS:,} rows; save it as CSV")
-        cells = list(map(_plain, row))
-        while cells and cells[-1] in (None, ""):
-            cells.pop()
-        if cells:
-            yield SheetRow(number, cells)
-
-
-def _plain(cell: Any) -> Any:
-    """Return a cell as text, a number, a boolean or None; dates and times as in ISO 8601.
-
-    A number that is shown with leading zeros is text: a code.
-    """
-    value = cell.value
-    if value is None or isinstance(value, str | bool | float):
-        return value
-    if isinstance(value, int):
-        return f"{value:0{len(cell.number_format)}d}" if _CODE.fullmatch(cell.number_format) else value
-    if isinstance(value, datetime) and value.time() == time():
-        value = value.date()
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -103,9 +103,13 @@ class Ledger:
         return sorted((each for each in self.all_current() if annotator in (None, each.annotator)), reverse=True)
 
     def independent(self, row: int) -> list[Label]:
-        """Return the last label of each person for a row, without settlements, which know those of others."""
+        """Return the last label of each person for a row, without settlements, which know those of others.
+
+        A later skip withdraws a label.
+        """
+        skipped = {given.annotator for given in self.current(row) if given.action == "skip"}
         last = {label.annotator: label for label in self._given.get(row, ()) if label.action == "label"}
-        return sorted(last.values())
+        return sorted(label for name, label in last.items() if name not in skipped)
 
     def first(self, row: int) -> Label:
         """Return the first label that a row ever had, whose answer was given without knowing any."""

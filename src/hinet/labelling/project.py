@@ -125,10 +125,10 @@ class Project:
         """Add rows, unless they are there already."""
         added = self.store.add_texts(texts)
         if added.added:
-            for row, text in sorted({*zip(added.ids, texts, strict=True)}):
-                if row > len(self.texts):
-                    self.texts.append(text)
-            self.queue.grow(len(self.texts))
+            new = [text for row, text in sorted({*zip(added.ids, texts, strict=True)}) if row > len(self.texts)]
+            with self.queue.lock:
+                self.texts += new
+                self.queue.grow(len(self.texts))
             self.scorer.wake_again()
         return added
 

@@ -46,6 +46,7 @@ class Queue:
     def __init__(self, rows: int, ledger: Ledger, seed: int = 0, clock: Callable[[], float] = monotonic) -> None:
         self.lock = RLock()
         self._clock, self._ledger = clock, ledger
+        self.generation = 0  # number of models that came after the first
         self._rng = np.random.default_rng(seed)
         self._leases: dict[int, Lease] = {}  # keys are row ids
         self._skipped_by: dict[str, set[int]] = {}  # ids
@@ -86,6 +87,7 @@ class Queue:
         """Have all rows scored again, by a new model; until then, their old scores count."""
         with self.lock:
             self._scored[:] = False
+            self.generation += 1
 
     def unscored(self, count: int) -> NDArray[np.int64]:
         """Return the positions of some rows that the current model has not scored; rows without labels come first."""
@@ -93,10 +95,12 @@ class Queue:
             rows = np.flatnonzero(~self._scored)
             return rows[np.argsort(~self._is_left[rows], kind="stable")][:count]
 
-    def set_scores(self, rows: NDArray[np.int64], scores: Scores, taxonomy: Taxonomy) -> None:
-        """Keep the scores of rows."""
+    def set_scores(self, rows: NDArray[np.int64], scores: Scores, taxonomy: Taxonomy, generation: int = 0) -> None:
+        """Keep the scores of rows, unless a new model has come since this ``generation`` of scores."""
         branch = top_nodes(scores.node, taxonomy)
         with self.lock:
+            if generation != self.generation:
+                return
             if self._vectors.shape[1] != scores.vectors.shape[1]:  # the first, or a model with other vectors
                 self._room = self._vectors = np.zeros((len(self._is_left), scores.vectors.shape[1]), np.float16)
             self._probability[rows], self._branch[rows] = scores.probability, branch

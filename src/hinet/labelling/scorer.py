@@ -22,10 +22,12 @@ log = logging.getLogger("hinet.serving")
 def prepare(queue: Queue, fitted: Fitted, texts: Sequence[str], goes_on: Callable[[], bool] = lambda: True) -> bool:
     """Score all rows that the model has not scored, and plan; return whether it was done."""
     has_new = False
+    generation = queue.generation  # read before ``goes_on``, as a new model changes both
     while len(rows := queue.unscored(BLOCK)):
         if not goes_on():
             return False
-        queue.set_scores(rows, score(fitted, [texts[row] for row in rows.tolist()]), fitted.codec.taxonomy)
+        scores = score(fitted, [texts[row] for row in rows.tolist()])
+        queue.set_scores(rows, scores, fitted.codec.taxonomy, generation)
         has_new = True
     if has_new or queue.needs_plan:
         queue.plan(0, known_vectors(fitted))

@@ -289,16 +289,17 @@ class Labelling:
 
     async def history_csv(self, asked: schemas.TableQuery) -> bytes:
         """Return every label, skip and undo as CSV, in the order of time."""
-        return await self._service.with_store(self._history_csv, asked)
+        labels = await self._service.with_store(self.project.store.labels)
+        return await self._service.work(self._history_csv, labels, asked)
 
-    def _history_csv(self, asked: schemas.TableQuery) -> bytes:
+    def _history_csv(self, labels: list[Label], asked: schemas.TableQuery) -> bytes:
         rows = (
             (
                 label.id, label.row, self.project.text(label.row), label.action, NODE_SEP.join(label.nodes),
                 label.annotator, label.time, label.undone or "", NODE_SEP.join(label.predicted), label.probability,
                 label.version, label.reason or "", label.note,
             )
-            for label in self.project.store.labels()
+            for label in labels
         )  # fmt: skip
         return _csv(HISTORY_COLUMNS, rows, asked.escape_formulas)
 

@@ -234,9 +234,10 @@ class Models:
         has_encoder = (meaning_entry(manifest) or {}).get("encoder") is not None
         encoders = self._encoders if has_encoder else ()
         base = load_model(folder, self._threads, mapped=False, encoder=encoders or None)
-        ServedModel(name, folder, base).warm_up()
+        warm = ServedModel(name, folder, base)
+        warm.warm_up()
         with self._changing:  # briefly, because corrections wait
-            model = self._corrected(name, base)
+            model = replace(self._corrected(name, base), nodes=warm.answerer.nodes)
             self._bases[name], self._served[name] = base, model
         self._on_load(model)
         if old is not None:

@@ -25,8 +25,10 @@ from hinet.choices import TableFormat
 from hinet.classifier.answers import PredictionOptions
 from hinet.classifier.loaded import PredictionOutput, PredictionTable
 from hinet.data.tables import FailFast, LabelledBlock, RowQuery, TableOptions, labelled_blocks
+from hinet.data.tables.excel import MAX_COLUMNS
 from hinet.data.tables.writing import LABEL_SEP, new_table
 from hinet.errors import FileError, HiNetError
+from hinet.files.sheets import MAX_ROWS as MAX_SHEET_ROWS
 from hinet.serving.gate import drain, exceeds, slow_body, too_long
 from hinet.serving.models import ServedModel
 from hinet.serving.problems import FieldProblem, ProblemError
@@ -234,7 +236,7 @@ class TableJob:
         try:
             for block in self._blocks():
                 if not rows:
-                    self._output(block).kinds()
+                    self._check_columns(len(self._output(block).kinds()))
                 rows += len(block)
                 decoded += block.rows.decoded_bytes
                 self._check_size(rows, decoded)
@@ -243,9 +245,17 @@ class TableJob:
         except HiNetError as error:
             raise table_problem(error) from None
 
+    def _check_columns(self, columns: int) -> None:
+        if self.to == "xlsx" and columns > MAX_COLUMNS:
+            message = f"the answer has {columns:,} columns, more than the {MAX_COLUMNS:,} of Excel; ask for CSV"
+            raise ProblemError(413, "too-large", message)
+
     def _check_size(self, rows: int, decoded: int) -> None:
         if rows > MAX_ROWS:
             raise ProblemError(413, "too-large", f"the table has more than {MAX_ROWS:,} rows; send it in parts")
+        if self.to == "xlsx" and rows >= MAX_SHEET_ROWS:
+            message = f"the answer has more than the {MAX_SHEET_ROWS - 1:,} rows of an Excel sheet; ask for CSV"
+            raise ProblemError(413, "too-large", message)
         if decoded > self.settings.max_file:
             message = f"the table has more than {self.settings.max_file:,} bytes when decoded; send it in parts"
             raise ProblemError(413, "too-large", message)

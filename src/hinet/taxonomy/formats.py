@@ -11,7 +11,8 @@ from pathlib import Path
 
 from hinet.choices import TAXONOMY_FORMATS
 from hinet.errors import FileError, quoted
-from hinet.files.delimited import EXCEL, DelimitedTable, column_names, sheet_rows
+from hinet.files.delimited import DelimitedTable, column_names
+from hinet.files.sheets import EXCEL, sheet_rows
 from hinet.files.streams import STANDARD, open_bytes, read_text, seekable_file, strip_compression
 from hinet.taxonomy.draft import Draft, TaxonomyFormat, as_id
 from hinet.taxonomy.text_formats import Table, data_lines, detect_lines

@@ -20,7 +20,6 @@ from hinet.data.tables.cells import row_bytes, take_rows, to_python
 from hinet.errors import FileError
 from hinet.files.atomic import new_file
 from hinet.files.delimited import (
-    EXCEL,
     EXCEL_DELIMITER,
     QuoteError,
     Records,
@@ -28,6 +27,7 @@ from hinet.files.delimited import (
     guess_delimiter,
     missing_column_message,
 )
+from hinet.files.sheets import EXCEL
 from hinet.files.streams import STANDARD, PeekedStream, check_encoding, open_bytes, peek_stream, strip_compression
 from hinet.taxonomy.arff import is_arff
 

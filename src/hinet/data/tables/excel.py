@@ -10,7 +10,7 @@ from typing import IO, Any
 from xml.sax.saxutils import escape
 
 from hinet.errors import FileError
-from hinet.files.delimited import MAX_ROWS
+from hinet.files.sheets import MAX_ROWS
 
 MAX_COLUMNS = 1 << 14  # maximum columns per sheet in Excel
 MAX_CELL = 32_767  # maximum characters per cell in Excel

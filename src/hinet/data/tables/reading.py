@@ -33,17 +33,15 @@ from hinet.data.tables.blocks import (
 from hinet.data.tables.cells import row_bytes, to_python
 from hinet.errors import FileError, quoted
 from hinet.files.delimited import (
-    EXCEL,
     EXCEL_DELIMITER,
     MAX_CELL,
     QuoteError,
     Records,
-    SheetRow,
     check_delimiter,
     column_names,
-    sheet_rows,
     width_message,
 )
+from hinet.files.sheets import EXCEL, SheetRow, sheet_rows
 from hinet.files.streams import (
     ENCODING_REMEDY,
     check_not_binary,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
@@ -91,7 +92,7 @@ def fit(
         return plan.model(history)
     if runner is None:
         progress.message("training once more with some rows held out, to learn the weight of each expert")
-    return plan.model(history, _mix_from_holdout(data))
+    return plan.model(history, _mix_from_holdout(data, plan))
 
 
 def _check(data: PlanInput, start: FusedModel | None, checkpoint: str | Path | None, runner: Runner | None) -> None:
@@ -137,8 +138,8 @@ def _train(
         return trainer.history
 
 
-def _mix_from_holdout(data: PlanInput) -> Blend:
-    """Return the mix that held-out rows choose after a second training without them."""
+def _mix_from_holdout(data: PlanInput, plan: TrainingPlan) -> Blend:
+    """Return the mix that held-out rows choose after a second training of the same experts without them."""
     assert isinstance(data.traces, Traces)
     titles = 0 if data.titles is None else len(data.titles.nodes)  # titles are the last rows, and stay
     order = np.random.default_rng(data.settings.seed).permutation(data.rows.shape[0] - titles)
@@ -150,14 +151,15 @@ def _mix_from_holdout(data: PlanInput) -> Blend:
         if not data.vectors.private:
             held_rows = later
     part = data._replace(
+        settings=replace(data.settings, flat=plan.context.has_flat, margin=plan.context.has_margin),
         rows=rows,
         traces=data.traces.take(rest),
         sample_weight=None if data.sample_weight is None else data.sample_weight[rest],
         valid=ValidationRows(held_rows, data.traces.take(held_out), later),
     )
-    plan = part.plan()
-    _train(part, plan, SilentProgress(), None, 0.0, False, None)
-    return plan.blend()
+    held = part.plan()
+    _train(part, held, SilentProgress(), None, 0.0, False, None)
+    return held.blend()
 
 
 class _StoppedError(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from hinet.engine.settings import FEW_ROWS
 from hinet.engine.training.jobs import ExpertTraining
 from hinet.engine.training.rows import TrainingContext
 from hinet.engine.training.target_kernels import max_sizes, mixed_cost
-from hinet.ragged import gather
+from hinet.ragged import evenly_spaced, gather
 
 MAX_ROWS = 4_000  # validation rows used
 PRIOR = 4.0  # cost of the squared distance from the start, in rows: a few correct rows say little
@@ -28,7 +28,7 @@ FEW_ROWS_SCALE = 0.6  # factor of all weights then, as few rows make experts too
 SETS_WITH_MARGIN = Mix(deep=0.1, flat=0.4, margin=0.55)
 CANDIDATE_WEIGHT = 0.2  # weight of a candidate in the mix before it is learned
 GROWTHS = (0.0, 2.0, 5.0, 10.0, 20.0)  # growths of the weight of neighbours with unknown words that are tried
-MIN_DEEP = 0.05  # weight of the deep expert from which its biases carry the log shares
+MIN_DEEP = 0.05  # minimum weight of the deep expert for its biases to carry the log shares
 MIN_GAIN, MIN_TOTAL_GAIN = 0.002, 1.0  # minimum gain in cost per validation row, and in total, to add a candidate
 
 
@@ -97,7 +97,7 @@ class MixCost:
         if counts is not None:
             chosen = np.flatnonzero(targets.are_taken(counts)[arrays.entry_target])
         if len(chosen) > MAX_ROWS:
-            chosen = chosen[np.linspace(0, len(chosen) - 1, MAX_ROWS).astype(np.int64)]
+            chosen = chosen[evenly_spaced(len(chosen), MAX_ROWS)]
         alone = arrays._replace(
             row_offsets=np.arange(len(chosen) + 1),
             entry_target=arrays.entry_target[chosen],
@@ -144,23 +144,26 @@ def scaled_mix(cost_of: MixCost) -> tuple[Floats, float]:
     gains.
     """
     parts = np.stack([cost_of.start, np.append(np.zeros(len(cost_of.start) - 1), 1.0)])
+    max_prior = 1.0 if cost_of.start[DEEP] > MIN_DEEP else 0.0  # the biases of the deep expert carry it
 
     def cost(factors: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         value, gradient = cost_of(factors @ parts)
         return value, parts @ gradient
 
-    (scale, prior), _ = _minimum(cost, np.array([1.0, 0.0]))
-    mix = max(float(scale), MIN_WEIGHT) * cost_of.start[:-1]
-    return mix.astype(np.float32), min(float(prior), 1.0) if mix[DEEP] > MIN_DEEP else 0.0
+    (scale, prior), _ = _minimum(cost, np.array([1.0, 0.0]), [np.inf, max_prior])
+    return (max(float(scale), MIN_WEIGHT) * cost_of.start[:-1]).astype(np.float32), float(prior)
 
 
 def _minimum(
-    cost: Callable[[NDArray[np.float64]], tuple[float, NDArray[np.float64]]], start: NDArray[np.float64]
+    cost: Callable[[NDArray[np.float64]], tuple[float, NDArray[np.float64]]],
+    start: NDArray[np.float64],
+    upper: Sequence[float] | None = None,
 ) -> tuple[NDArray[np.float64], float]:
     """Return the non-negative numbers with the lowest cost, and that cost."""
     from scipy.optimize import minimize  # slow to import
 
-    result = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(start))
+    bounds = [(0, high) for high in upper or [np.inf] * len(start)]
+    result = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=bounds)
     return result.x, float(result.fun)
 
 
@@ -177,7 +180,9 @@ def blend(context: TrainingContext, experts: Experts, trainings: Mapping[str, Ex
     mix = others.mix.copy()
     mix[NEIGHBOURS] = experts.mix[NEIGHBOURS]
     mixed = blended(context, experts, others, trainings)._replace(mix=mix)
-    return others._replace(mix=_with_private_neighbours(context, mixed, experts.mix))
+    mix = _with_private_neighbours(context, mixed, experts.mix)
+    prior = others.prior * float(mix[DEEP] / others.mix[DEEP]) if others.prior else 0.0  # the biases stay
+    return others._replace(mix=mix, prior=prior)
 
 
 def _with_private_neighbours(context: TrainingContext, experts: Experts, start: Floats) -> Floats:

@@ -45,6 +45,7 @@ from hinet.errors import HiNetError
 from hinet.memory import GB, total_memory
 from hinet.metrics import accuracy
 from hinet.progress import EpochRecord
+from hinet.ragged import evenly_spaced
 from hinet.taxonomy import STOP, Layers
 
 USUAL_NEIGHBOURS = 0.12  # weight of neighbours in the mix
@@ -72,7 +73,8 @@ class PlanInput(NamedTuple):
         while not plan.fits() and (smaller := plan.context.rows.smaller()) is not None:
             groups, adjustment = plan.context.groups, plan.context.data.adjustment
             data = TrainingSet.of(smaller.matrix, smaller.targets.arrays, groups, adjustment)
-            plan = TrainingPlan.of(replace(plan.context, rows=smaller, data=data))
+            has_margin = plan.context.has_margin and smaller.is_whole
+            plan = TrainingPlan.of(replace(plan.context, rows=smaller, data=data, has_margin=has_margin))
         return plan
 
 
@@ -328,7 +330,7 @@ def _checked_validation(
     checked = checked_rows(valid.rows, valid.traces, layers, "validation ")
     if valid.rows.shape[1] != columns:
         raise HiNetError(f"validation rows have {valid.rows.shape[1]:,} features and training rows {columns:,}")
-    chosen = np.linspace(0, len(valid.traces) - 1, min(len(valid.traces), MAX_MONITORED)).astype(np.int64)
+    chosen = evenly_spaced(len(valid.traces), MAX_MONITORED)
     return checked, ValidationRows(valid.rows[chosen], valid.traces.take(chosen))
 
 
@@ -372,11 +374,19 @@ def _wants_flat(settings: EngineSettings, layers: Layers, counts: NDArray[np.flo
 
 
 def _log_shares(layers: Layers, groups: Groups, counts: NDArray[np.float64]) -> Floats:
-    """Return the log share of each option among the rows of its group; zeros with several labels per row."""
+    """Return the log share of each option among the rows of its group; zeros with several labels per row.
+
+    Options without rows have the smallest share of their group.
+    """
+    shares = np.zeros(groups.rows, np.float32)
     if layers.multilabel:
-        return np.zeros(groups.rows, np.float32)
-    group, smooth = groups.row_groups(), counts[groups.row_options()] + SMOOTHING
-    return np.log(smooth / np.bincount(group, smooth, len(layers.node))[group]).astype(np.float32)
+        return shares
+    group, rows = groups.row_groups(), counts[groups.row_options()]
+    seen, smooth = rows > 0, rows + SMOOTHING
+    shares = np.log(smooth / np.bincount(group, smooth, len(layers.node))[group]).astype(np.float32)
+    smallest = np.zeros(len(layers.node), np.float32)
+    np.minimum.at(smallest, group[seen], shares[seen])
+    return np.where(seen, shares, smallest[group])
 
 
 def _prior(layers: Layers, groups: Groups, sums: RowSums) -> Floats:

@@ -27,6 +27,7 @@ NEAREST = 32  # labels that score for a row
 COSINE_WEIGHT = 20.0  # logit of a cosine of 1, before it is mixed
 FEW_ROWS_GROWTH, GROWTH, GROWTH_POWER = 5.0, 10.0, 3  # neighbours count 1 + growth * u ** 3 times, see Memory.factor
 MAX_GROWTH = 100.0
+MAX_SLOTS = 32  # entries of a label that are compared together with those of other labels
 BLOCK_ROWS, BLOCK_ENTRIES = 512, 8_192  # rows and entries compared at a time
 COMPARED_FROM, PRIVATE_GROWTH, PRIVATE_POWER = 0.25, 20.0, 2  # the same where only neighbours read vectors
 CORRECTION_BOOST, BOOST_FROM = 1.5, 0.6  # what a correction adds to a cosine of 1, and the cosine at which it begins
@@ -208,19 +209,18 @@ def _add_corrections(queries: Floats, corrections: Memory, column: NDArray[np.in
 
 def nearest_entries(vectors: Floats, memory: Memory, count: int) -> tuple[NDArray[np.int64], Floats]:
     """Return the entries that are most like one vector, (1, d), and their cosines."""
-    cosine = _cosines(quantised(vectors).astype(F4), memory.vector)[0]
+    query, starts = quantised(vectors).astype(F4), range(0, len(memory.label), BLOCK_ENTRIES)
+    blocks = (_cosines(query, memory.vector[start : start + BLOCK_ENTRIES])[0] for start in starts)
+    cosine = np.concatenate([np.zeros(0, F4), *blocks])
     best = np.argsort(-cosine, kind="stable")[:count]
     return best, cosine[best]
 
 
 def nearest_cosines(vectors: Floats, memory: Memory) -> Floats:
     """Return the cosine of each vector and the entry that is most like it; there must be entries."""
-    nearest = np.full(len(vectors), -1, F4)
+    nearest = np.empty(len(vectors), F4)
     for rows in _blocks(vectors):
-        queries = quantised(vectors[rows]).astype(F4)
-        for start in range(0, len(memory.label), BLOCK_ENTRIES):
-            cosine = _cosines(queries, memory.vector[start : start + BLOCK_ENTRIES])
-            np.maximum(nearest[rows], cosine.max(1), out=nearest[rows])
+        nearest[rows] = _nearest_to(quantised(vectors[rows]).astype(F4), memory, 0, len(memory.label))
     return nearest
 
 
@@ -229,7 +229,8 @@ class _Slots(NamedTuple):
 
     label: NDArray[np.int32]  # (labels,) those with most entries first
     first: NDArray[np.int64]  # (labels,) the first entry of each
-    sizes: list[int]  # (slots,) the number of labels with more than 0, 1, 2, … entries
+    count: NDArray[np.int64]  # (labels,) the number of entries of each
+    sizes: list[int]  # (slots,) the number of labels with more than 0, 1, 2, … entries, up to MAX_SLOTS
 
     @classmethod
     def of(cls, label: NDArray[np.int32]) -> _Slots:
@@ -238,7 +239,7 @@ class _Slots(NamedTuple):
         counts = np.diff(np.append(first, len(label)))
         order = np.argsort(-counts, kind="stable")
         more = np.bincount(counts)[::-1].cumsum()[::-1][1:]
-        return cls(label[first[order]], first[order], more.tolist())
+        return cls(label[first[order]], first[order], counts[order], more[:MAX_SLOTS].tolist())
 
 
 def _label_cosines(queries: Floats, memory: Memory, slots: _Slots) -> Floats:
@@ -249,7 +250,19 @@ def _label_cosines(queries: Floats, memory: Memory, slots: _Slots) -> Floats:
             labels = slice(start, min(start + BLOCK_ENTRIES, size))
             own = _cosines(queries, memory.vector[slots.first[labels] + slot])
             np.maximum(cosine[:, labels], own, out=cosine[:, labels])
+    for column in np.flatnonzero(slots.count > MAX_SLOTS).tolist():  # one slot after the other would be slow
+        own = _nearest_to(queries, memory, slots.first[column] + MAX_SLOTS, slots.first[column] + slots.count[column])
+        np.maximum(cosine[:, column], own, out=cosine[:, column])
     return cosine
+
+
+def _nearest_to(queries: Floats, memory: Memory, first: int, last: int) -> Floats:
+    """Return the cosine of each query and the entry from ``first`` to ``last`` that is most like it."""
+    nearest = np.full(len(queries), -1, F4)
+    for start in range(first, last, BLOCK_ENTRIES):
+        cosine = _cosines(queries, memory.vector[start : min(start + BLOCK_ENTRIES, last)])
+        np.maximum(nearest, cosine.max(1), out=nearest)
+    return nearest
 
 
 def _cosines(queries: Floats, entries: NDArray[np.int8]) -> Floats:
