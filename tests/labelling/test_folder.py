@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hinet import Taxonomy
-from hinet.errors import FileError
+from hinet.errors import FileError, HiNetError
 from hinet.labelling.folder import ProjectFolder, ProjectSettings, create_project
 
 
@@ -30,3 +30,11 @@ def test_the_settings_of_another_version_name_the_remedy(tmp_path: Path) -> None
     (tmp_path / "project.json").write_text(json.dumps({"format": 2, "unheard": "of"}))
     with pytest.raises(FileError, match=r"has the format '2', .* install the version of hinet that wrote it"):
         ProjectFolder(tmp_path).settings()
+
+
+def test_nodes_with_the_separator_of_labels_are_refused_only_if_rows_have_several(tmp_path: Path) -> None:
+    taxonomy = Taxonomy.from_edges([("top", "a|b"), ("top", "c")])
+    with pytest.raises(HiNetError, match=r"node 'a\|b' has '\|', which separates several labels; rename it"):
+        create_project(tmp_path / "several", taxonomy, ["rye"], ProjectSettings(several=True))
+    assert not [*tmp_path.iterdir()]
+    create_project(tmp_path / "one", taxonomy, ["rye"], ProjectSettings())

@@ -24,6 +24,7 @@ except ImportError:  # not on Windows
 
 FORMAT = 1
 SETTINGS, TAXONOMY, DATABASE, LOCK = "project.json", "taxonomy.csv", "project.db", "project.lock"
+NODE_SEP = "|"  # between several labels in exported tables
 MAX_SETTINGS_BYTES = 1 << 16
 
 
@@ -118,8 +119,12 @@ def create_project(
     ------
     FileError
         If there is something at the path already.
+    HiNetError
+        If rows may have several labels and a node has their separator.
     """
     check_new(path)
+    if settings.several and (unclear := next((node for node in taxonomy.ids if NODE_SEP in node), None)):
+        raise HiNetError(f"node {quoted(unclear)} has {NODE_SEP!r}, which separates several labels; rename it")
     path = path.resolve()
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     partial.mkdir(parents=True)

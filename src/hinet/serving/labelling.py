@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hinet.data.tables.labelled_tables import is_blank
 from hinet.data.tables.writing import escape_formula
 from hinet.errors import quoted
+from hinet.labelling.folder import NODE_SEP
 from hinet.labelling.progress import Share
 from hinet.labelling.project import Project, utc_now
 from hinet.labelling.queue import LEASE_SECONDS
@@ -33,7 +34,6 @@ HISTORY_COLUMNS = (
     "reason", "note",
 )  # fmt: skip
 NUL = "\0"
-NODE_SEP = "|"  # between the nodes of a cell
 
 Json = dict[str, Any]
 
