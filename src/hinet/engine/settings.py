@@ -48,7 +48,7 @@ DENSE_RATE = 0.3  # dense rows have few features, each of which says little
 DENSE_ROWS = 60_000  # minimum number of dense rows that the deep expert sees over all epochs
 MAX_DENSE_EPOCHS = 100
 STATIC_EPOCHS, MIN_STATIC_EPOCHS = 0.6, 5  # share of the usual epochs with static vectors, which are learned sooner
-SET_PASSES = 3  # epochs with several labels per row for each epoch with one label
+SET_PASSES = 3  # epochs with several labels per row, without margins, for each epoch with one label
 TWO_LAYER_RATE = 0.03  # a higher rate lets hidden units of two layers die
 SET_EPOCHS, SET_ROWS = 40, 400_000  # dense rows with several labels: maximum epochs, rows seen over all epochs
 SET_ACCUMULATOR = 1.0  # large, so that the few rows of rare labels move the weights little
@@ -192,12 +192,18 @@ class EngineSettings:
             units = 0.0 if features else DROPOUT
         return Dropout(features, units)
 
-    def epochs_of_deep(self, rows: int, features: float = 0, *, streamed: bool = False) -> int:
-        """Return the epochs of the deep expert for ``rows`` rows with ``features`` features on average."""
+    def epochs_of_deep(
+        self, rows: int, features: float = 0, *, streamed: bool = False, several: bool = False, margin: bool = False
+    ) -> int:
+        """Return the epochs of the deep expert for ``rows`` rows with ``features`` features on average.
+
+        One yes or no per label carries less information than a choice among all labels, so rows with several labels get
+        more epochs, unless margins learn from them, too.
+        """
         usual = max(MIN_DEEP_EPOCHS, round(min(MAX_DEEP_EPOCHS, DEEP_ROWS / rows) * _long_row_factor(features)))
         if streamed:
             usual = min(usual, max(1, round(STREAMED_ROWS / rows)))
-        return self.deep_epochs or self.fewer_if_quick(usual)
+        return self.deep_epochs or self.fewer_if_quick(usual) * (SET_PASSES if several and not margin else 1)
 
     def epochs_of_wide(self, rows: int) -> int:
         """Return the epochs of the wide expert."""
@@ -327,8 +333,7 @@ def settings_for(
     dense : bool
         Whether all columns are numbers.
     several : bool
-        Whether rows may have several labels. One yes or no per label carries less information than a choice among all
-        labels, so these rows get more epochs.
+        Whether rows may have several labels.
     vectors : {"static", "encoder"}, optional
         Source of the vectors of texts that stand next to the n-grams.
     """
@@ -336,12 +341,10 @@ def settings_for(
         return _for_dense_sets(settings, shape)
     if dense:
         settings = _for_dense_rows(settings, shape.rows)
-    if several:
-        settings = replace(settings, deep_epochs=settings.deep_epochs or SET_PASSES * shape.epochs(settings))
     if vectors is None:
         return settings
     settings = replace(settings, whiten=True)
-    if vectors == "encoder":
+    if vectors == "encoder" or several:
         return settings
     usual = shape.epochs(settings)
     epochs = max(min(MIN_STATIC_EPOCHS, usual), round(STATIC_EPOCHS * usual))

@@ -29,6 +29,7 @@ SETS_WITH_MARGIN = Mix(deep=0.1, flat=0.4, margin=0.55)
 CANDIDATE_WEIGHT = 0.2  # weight of a candidate in the mix before it is learned
 GROWTHS = (0.0, 2.0, 5.0, 10.0, 20.0)  # growths of the weight of neighbours with unknown words that are tried
 MIN_DEEP = 0.05  # minimum weight of the deep expert for its biases to carry the log shares
+MIN_PRIOR_GAIN = 0.01  # minimum gain in cost per validation row for log shares
 MIN_GAIN, MIN_TOTAL_GAIN = 0.002, 1.0  # minimum gain in cost per validation row, and in total, to add a candidate
 
 
@@ -138,7 +139,7 @@ def learned_mix(cost_of: MixCost) -> tuple[Floats, float]:
 
 
 def scaled_mix(cost_of: MixCost) -> tuple[Floats, float]:
-    """Return the experts' own mix times a factor, and the weight of the log shares, with the lowest cost together.
+    """Return the experts' own mix times a factor, and the weight of the log shares, 0 if these gain little.
 
     Training adjusts logits so that frequent options do not dominate; log shares undo this where it costs more than it
     gains.
@@ -150,7 +151,10 @@ def scaled_mix(cost_of: MixCost) -> tuple[Floats, float]:
         value, gradient = cost_of(factors @ parts)
         return value, parts @ gradient
 
-    (scale, prior), _ = _minimum(cost, np.array([1.0, 0.0]), [np.inf, max_prior])
+    (scale, prior), _ = min(
+        (_minimum(cost, np.array([1.0, 0.0]), [np.inf, upper]) for upper in (0.0, max_prior)),
+        key=lambda found: found[1] + MIN_PRIOR_GAIN * bool(found[0][1]),
+    )
     return (max(float(scale), MIN_WEIGHT) * cost_of.start[:-1]).astype(np.float32), float(prior)
 
 

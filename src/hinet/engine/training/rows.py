@@ -397,8 +397,9 @@ class TrainingContext:
     @property
     def deep_epochs(self) -> int:
         """Epochs of the deep expert."""
-        features = self.data.rows.mean_features
-        return self.settings.epochs_of_deep(self.rows.row_count, features, streamed=self.is_streamed)
+        several, margin = self.layers.multilabel, self.has_margin
+        shape = self.rows.row_count, self.data.rows.mean_features
+        return self.settings.epochs_of_deep(*shape, streamed=self.is_streamed, several=several, margin=margin)
 
     @property
     def sizes(self) -> dict[str, int]:
