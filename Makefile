@@ -54,6 +54,10 @@ bench: $(EVERYTHING)  ## slow measurements; HINET_DATA is the folder of the data
 	$(BIN)/python benchmarks/meaning.py
 	$(BIN)/python benchmarks/unknown_words.py
 	$(BIN)/python benchmarks/few_rows.py
+	$(BIN)/python benchmarks/corrections.py
+	$(BIN)/python benchmarks/scripts.py
+	$(BIN)/python benchmarks/active.py
+	$(BIN)/python benchmarks/labelling.py
 	$(BIN)/python benchmarks/several_labels.py
 	$(BIN)/python benchmarks/serve.py
 	$(BIN)/python benchmarks/tune.py
