@@ -119,7 +119,7 @@ def test_timeout_of_a_peer_is_recorded() -> None:
 
 def test_page_and_readme_contain_the_tables_of_the_results() -> None:
     results = report.read_results()
-    for path, text in ((report.PAGE, report.tables(results)), (report.README, report.overview(results))):
+    for path, text in ((report.PAGE, report.tables(results)), (report.README, report.summary(results))):
         assert report.page_with(text, path.read_text()) == path.read_text()
 
 

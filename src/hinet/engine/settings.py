@@ -309,9 +309,10 @@ class RowShape(NamedTuple):
         sparse = rows.sparse if isinstance(rows, MixedRows) else rows
         return cls(rows.shape[0], sparse.nnz / max(rows.shape[0], 1) if is_sparse(sparse) else 0.0)
 
-    def epochs(self, settings: EngineSettings) -> int:
-        """Return the epochs of the deep expert."""
-        return settings.epochs_of_deep(self.rows, self.features, streamed=self.streamed)
+    def epochs(self, settings: EngineSettings, *, several: bool = False) -> int:
+        """Return the epochs of the deep expert, if long rows with several labels have margins."""
+        margin = several and self.features > LONG_ROW
+        return settings.epochs_of_deep(self.rows, self.features, streamed=self.streamed, several=several, margin=margin)
 
 
 def settings_for(

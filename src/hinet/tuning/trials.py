@@ -469,7 +469,11 @@ class TrialRunner:
             settings = training.plan(prepared, shape)
             has_dense = isinstance(prepared.rows, MixedRows)
         members = settings.members_for(shape.rows, shape.features, dense=has_dense)
-        return Size(members, settings.width_for(members, labels), shape.epochs(settings))
+        return Size(
+            members,
+            settings.width_for(members, labels),
+            shape.epochs(settings, several=labelled.codec.sets is not None),
+        )
 
     def fitted(self, step: Step) -> HiNetClassifier:
         """Return the classifier of a step, fitted to the rows of its split."""
