@@ -233,4 +233,5 @@ def test_other_texts_are_reported_in_the_log_the_metrics_and_the_model(
         assert 'hinet_texts_differ{model="shop"} 1.0' in metrics
         assert 'hinet_text_mean{model="shop",signal="known_words"}' in metrics
     warnings = [record.message for record in caplog.records if "differ" in record.message]
-    assert warnings == ["model shop: texts differ from those of its first days: known_words, confidence"]
+    assert {*warnings} == {"model shop: texts differ from those of its first days: known_words, confidence"}
+    assert len(warnings) <= 2  # once per comparison of days at most: the watcher may compare them, too
