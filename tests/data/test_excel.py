@@ -292,6 +292,12 @@ def test_a_workbook_among_the_parts_with_rows_may_not_be_large(tmp_path: Path) -
         list(labelled_blocks([str(path)], query, TableOptions(), FailFast()))
 
 
+def test_damaged_content_types_raise(tmp_path: Path) -> None:
+    path = repacked(write_sheet(tmp_path / "rows.xlsx", ROWS), "[Content_Types].xml", b"<Types><Override")
+    with pytest.raises(FileError, match="cannot be read as an Excel file"):
+        list(labelled_blocks([str(path)], RowQuery(Columns(("title",))), TableOptions(), FailFast()))
+
+
 class Stopped(Exception):  # noqa: N818 as the service stops, not for an error of the file
     pass
 

@@ -27,7 +27,7 @@ _READ = 1 << 16  # bytes per read of a part
 _CODE = re.compile(r"0{2,30}")  # number format of codes with leading zeros; a longer one fills memory
 _BROKEN = (
     zipfile.BadZipFile, zlib.error, SyntaxError, LookupError, ValueError, TypeError, AttributeError, OSError, EOFError,
-    RuntimeError,
+    RuntimeError, expat.ExpatError,
 )  # fmt: skip
 
 

@@ -357,7 +357,7 @@ class TrainingContext:
     merged: NDArray[np.int32] | None  # (columns,) expert feature of each column
     whitening: Floats | None
     titles: TitleColumns | None
-    memory: Memory  # with ``start``, its memory, unchanged
+    memory: Memory  # memory of ``start``, if it is given
     members: int
     has_plain_member: bool  # whether the last member ignores dense columns
     has_flat: bool
