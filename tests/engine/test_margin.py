@@ -168,10 +168,14 @@ def test_it_is_not_for_dags_with_one_label_per_row() -> None:
     assert fit(rows, traces, replace(SETTINGS, margin=None)).mix.margin == 0
 
 
-def test_by_default_only_long_rows_of_few_labels_have_it() -> None:
+def test_by_default_rows_of_few_labels_have_it_if_they_are_long_or_few() -> None:
     layers, settings = layers_of("tree"), EngineSettings()
-    assert settings.wants_margin(20, 200_000, 1_000, 10_000, layers)
-    assert not settings.wants_margin(20, 100_000, 1_000, 10_000, layers)
+    assert settings.wants_margin(20, 2_000_000, 10_000, 10_000, layers)
+    assert not settings.wants_margin(20, 1_000_000, 10_000, 10_000, layers)
+    assert settings.wants_margin(20, 10_000, 1_000, 10_000, layers)
+    assert not settings.wants_margin(20, 10_000, 1_000, 10_000, layers, dense=True)
+    assert not settings.wants_margin(20, 4_990, 499, 10_000, layers)
+    assert not settings.wants_margin(129, 20_000, 2_000, 10_000, layers)
     assert not settings.wants_margin(2_501, 200_000, 1_000, 10_000, layers)
     assert not settings.wants_margin(20, 200_000, 1_000, 10_000_000, layers)
     assert not EngineSettings(effort="quick").wants_margin(20, 200_000, 1_000, 10_000, layers)

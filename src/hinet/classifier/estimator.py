@@ -144,7 +144,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         and for at most 2,048 with at least 8 rows each on average. For the fused engine only.
     margin : bool, default=None
         Whether to train the margin expert, a linear support vector machine for each label. None does so for long texts
-        if labels are few enough, or several per row and not too many for the flat expert. For the fused engine only.
+        if labels are few enough, for 500 to 5,000 texts with at most 128 labels, and with several labels per row if
+        these are not too many for the flat expert. For the fused engine only.
     neighbours : int, default=16
         Maximum number of training rows of a label that a text is compared with by its vector, next to the title,
         synonyms and definition of the label; 0 for no comparison. Requires ``vectors`` or ``encoder`` and one label per

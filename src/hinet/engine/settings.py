@@ -36,6 +36,8 @@ LABELS_PER_STEP = 64
 MAX_FLAT_LABELS = 2_048
 MAX_FEW_FLAT_LABELS = 1_024  # the same with few rows per label, where the flat expert gains less
 MIN_ROWS_PER_LABEL = 8  # fewer are few
+MAX_SHORT_MARGIN_LABELS = 128  # labels up to which margins gain on few short rows
+MIN_SHORT_MARGIN_ROWS = 500  # with fewer rows, nothing can be held out to scale them
 MAX_MARGIN_WEIGHTS = 100_000_000  # labels times features
 MAX_MARGIN_PRODUCTS = 500_000_000  # labels times non-zero values of all rows, about the products per epoch
 MAX_FLAT_SCORES = 200_000_000  # rows times distinct labels, with several labels per row
@@ -115,7 +117,8 @@ class EngineSettings:
         row, if there are enough rows per label and neither are too many.
     margin : bool, optional
         Whether to train the margin expert, a linear support vector machine for each label. By default it is trained for
-        long rows if labels are few enough; with several labels per row, if there is a flat expert, too.
+        long rows if labels are few enough, and in place of the wide expert for few rows with few labels; with several
+        labels per row, if there is a flat expert, too.
     prior_strength : float, optional
         Strength of the logit adjustment, which depends on the share of each option in its group.
     neighbours : int
@@ -245,11 +248,20 @@ class EngineSettings:
         return layers.is_tree and has_flat_by_default(labels, rows)
 
     def wants_margin(
-        self, labels: int, values: int, rows: int, features: int, layers: Layers, *, flat: bool = False
+        self,
+        labels: int,
+        values: int,
+        rows: int,
+        features: int,
+        layers: Layers,
+        *,
+        flat: bool = False,
+        dense: bool = False,
     ) -> bool:
         """Return whether to train the margin expert on ``rows`` rows with ``values`` non-zero values.
 
-        With several labels per row, it comes in addition to a ``flat`` expert.
+        With several labels per row, it comes in addition to a ``flat`` expert. It does not read ``dense`` columns, so
+        that it does not replace the wide expert next to them if rows are few.
         """
         possible = layers.is_tree  # true of every DAG with several labels per row
         if self.margin and not possible:
@@ -258,8 +270,10 @@ class EngineSettings:
             return self.margin
         if layers.multilabel:
             return flat and values > LONG_ROW * rows
-        few = labels * features <= MAX_MARGIN_WEIGHTS and labels * values <= MAX_MARGIN_PRODUCTS
-        return possible and few and values > LONG_ROW * rows and not self.is_quick
+        small = labels * features <= MAX_MARGIN_WEIGHTS and labels * values <= MAX_MARGIN_PRODUCTS
+        min_rows = max(MIN_SHORT_MARGIN_ROWS, MIN_ROWS_PER_LABEL * labels)
+        few = self.wide and labels <= MAX_SHORT_MARGIN_LABELS and min_rows <= rows < FEW_ROWS and not dense
+        return possible and small and (few or values > LONG_ROW * rows) and not self.is_quick
 
     @property
     def adjustment(self) -> float:
@@ -386,7 +400,9 @@ def _for_dense_rows(settings: EngineSettings, rows: int) -> EngineSettings:
     """Return the settings for dense rows with one label each; small data sets get more epochs."""
     min_epochs = settings.fewer_if_quick(min(MAX_DENSE_EPOCHS, round(DENSE_ROWS / rows)))
     epochs = settings.deep_epochs or max(settings.epochs_of_deep(rows), min_epochs)
-    return replace(settings, deep_rate=DENSE_RATE, deep_epochs=epochs, wide_rate=WIDE_RATE)
+    return replace(
+        settings, deep_rate=DENSE_RATE, deep_epochs=epochs, wide_rate=WIDE_RATE, margin=bool(settings.margin)
+    )
 
 
 @dataclass(frozen=True)

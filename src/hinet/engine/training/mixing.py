@@ -25,6 +25,7 @@ USUAL_MARGIN, REST = 0.35, 0.7  # weight of the margin expert in the mix, and th
 WEIGHTS_TRIED = 12  # weights of neighbours
 FEW_ROWS_NEIGHBOURS = 0.5  # weight of neighbours with few rows
 FEW_ROWS_SCALE = 0.6  # factor of all weights then, as few rows make experts too sure
+MIN_ROWS_TO_WEIGH_MARGINS = 200  # fewer validation rows scale the mix with margins, but do not change its ratios
 SETS_WITH_MARGIN = Mix(deep=0.1, flat=0.4, margin=0.55)
 CANDIDATE_WEIGHT = 0.2  # weight of a candidate in the mix before it is learned
 GROWTHS = (0.0, 2.0, 5.0, 10.0, 20.0)  # growths of the weight of neighbours with unknown words that are tried
@@ -235,9 +236,11 @@ def _blend_all(context: TrainingContext, experts: Experts, trainings: Mapping[st
     several = context.layers.multilabel
     counts = None if several else context.counts
 
+    keeps_ratio = bool(experts.mix[MARGIN]) and len(targets) < MIN_ROWS_TO_WEIGH_MARGINS
+
     def with_mix(experts: Experts, rows: SparseMatrix) -> tuple[Experts, float]:
         mix, cost = learned_mix(MixCost(rows, targets, context.groups, experts, counts))
-        return experts._replace(mix=mix), cost
+        return experts._replace(mix=experts.mix if keeps_ratio else mix), cost
 
     best, lowest = with_mix(experts, rows)
     gain, chosen = max(MIN_GAIN, MIN_TOTAL_GAIN / max(len(targets), 1)), dict[str, float]()

@@ -318,7 +318,8 @@ def _label_experts(
     layers = rows.targets.layers
     has_flat = _wants_flat(settings, layers, sums.options, rows.row_count)
     size = len(spans.neuron), len(rows.matrix.indices), rows.row_count, features
-    return has_flat, rows.is_whole and settings.wants_margin(*size, layers, flat=has_flat)
+    dense = rows.matrix.dense.shape[1] > 0
+    return has_flat, rows.is_whole and settings.wants_margin(*size, layers, flat=has_flat, dense=dense)
 
 
 def _checked_validation(
