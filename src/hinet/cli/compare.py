@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hinet.cli.options import RunOptions, check_outputs, check_parent, check_plot, option, seed_options
+from hinet.cli.options import RunOptions, check_outputs, check_parent, check_plot, option
 from hinet.cli.table_options import LabelSep
 from hinet.errors import FileError, counted
 from hinet.extras import require
@@ -20,7 +20,6 @@ TEST_HELP = "File of test rows (default: those of --split, else a fifth by hash,
 MODELS_HELP = "Comma-separated: flatten, paper, paper-masked, default, skip-level-squared-masked…"
 
 
-@seed_options
 def compare(
     data: Annotated[Path, typer.Argument(help="A table of rows, or a folder of LSHTC files.", show_default=False)],
     run: RunOptions,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.options import RunOptions, option, seed_options
+from hinet.cli.options import RunOptions, option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,7 +35,6 @@ UNSURE = 0.5  # an answer with a lower probability is more likely wrong than rig
 _MAX_TITLE = 44  # characters
 
 
-@seed_options
 def demo(
     run: RunOptions,
     out: Annotated[Path | None, option("Folder for the trained model (default: not saved).", "--out", "--save")] = None,

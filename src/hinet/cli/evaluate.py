@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.options import (
-    PLOT,
-    AsJson,
-    EncoderFolder,
-    ModelFolder,
-    RunOptions,
-    check_plot,
-    option,
-    print_json,
-    thread_options,
-)
-from hinet.cli.table_options import FILES, ColumnOptions, RowOptions, column_options, row_options
+from hinet.cli.options import PLOT, AsJson, EncoderFolder, ModelFolder, ThreadedRun, check_plot, option, print_json
+from hinet.cli.table_options import FILES, ColumnOptions, RowOptions
 from hinet.errors import HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
@@ -41,15 +31,12 @@ _OF_LABELS = (
 _OUTPUT = "evaluation"  # prefix of the default of --rejects
 
 
-@thread_options
-@row_options
-@column_options
 def evaluate(
     model: ModelFolder,
     data: Annotated[list[str], typer.Argument(help=FILES, show_default=False)],
-    rows: RowOptions,
     column_options: ColumnOptions,
-    run: RunOptions,
+    rows: RowOptions,
+    run: ThreadedRun,
     as_json: AsJson = False,
     plot: Annotated[
         Path | None, option(f"Plot accuracy by level, reliability, risk against coverage, and errors. {PLOT}")
@@ -75,7 +62,7 @@ def evaluate(
     loaded = load_model(model, run.threads, encoder=encoder)
     check = taxonomy_check(loaded.given_taxonomy)
     columns = loaded.checked_columns(column_options.with_defaults(loaded.columns))
-    query = RowQuery(columns, where=rows.where, check=check, widths=loaded.widths(columns))
+    query = RowQuery(columns, where=rows.conditions, check=check, widths=loaded.widths(columns))
     start, results = time.perf_counter(), _Results(loaded)
     with rows.row_errors(_OUTPUT) as row_errors, counter_for_terminal(run.quiet or as_json, has_rate=False) as counter:
         for block in labelled_blocks(data, query, rows.options, row_errors):

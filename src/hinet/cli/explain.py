@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.options import AsJson, EncoderFolder, ModelFolder, RunOptions, option, print_json, thread_options
+from hinet.cli.options import AsJson, EncoderFolder, ModelFolder, ThreadedRun, option, print_json
 from hinet.errors import HiNetError, quoted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
@@ -19,11 +19,10 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
 _TEXT = "The text to explain; - for standard input. For a model of several columns, a row as a JSON object."
 
 
-@thread_options
 def explain(
     model: ModelFolder,
     text: Annotated[str, typer.Argument(help=_TEXT, show_default=False)],
-    run: RunOptions,
+    run: ThreadedRun,
     label: Annotated[
         str | None, option("Label to explain, written as in the training rows (default: the predicted one).")
     ] = None,

@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hinet.cli.options import AsJson, RunOptions, option, quiet_option
+from hinet.cli.options import AsJson, CommandGroup, QuietRun, option
 from hinet.errors import HiNetError, counted, did_you_mean, printable, quoted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.choices import TableFormat
     from hinet.serving.store import Entry, Store
 
-app = typer.Typer(no_args_is_help=True, help="Use the feedback that 'hinet serve' keeps.")
+app = CommandGroup(no_args_is_help=True, help="Use the feedback that 'hinet serve' keeps.")
 
 StoreFile = Annotated[Path, typer.Argument(help="File of 'hinet serve --feedback'.", show_default=False)]
 
 
 @app.command()
-@quiet_option
 def export(
     file: StoreFile,
-    run: RunOptions,
+    run: QuietRun,
     out: Annotated[
         str, option("File to write: .csv, .tsv, .jsonl, .parquet or .xlsx; - for standard output, as CSV.")
     ] = "-",
@@ -76,8 +75,7 @@ def _problem(row: Entry, format: TableFormat) -> str:
 
 
 @app.command()
-@quiet_option
-def show(file: StoreFile, run: RunOptions, as_json: AsJson = False) -> None:
+def show(file: StoreFile, run: QuietRun, as_json: AsJson = False) -> None:
     """Count the feedback of each model by verdict.
 
     Example: hinet feedback show feedback.db
@@ -92,10 +90,9 @@ def show(file: StoreFile, run: RunOptions, as_json: AsJson = False) -> None:
 
 
 @app.command("list")
-@quiet_option
 def list_(
     file: StoreFile,
-    run: RunOptions,
+    run: QuietRun,
     model: Annotated[str | None, option("Name that the model is served by (default: all).")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -116,10 +113,9 @@ def list_(
 
 
 @app.command()
-@quiet_option
 def delete(
     file: StoreFile,
-    run: RunOptions,
+    run: QuietRun,
     ids: Annotated[list[int], typer.Argument(metavar="ID...", help="Ids, as listed.", show_default=False)],
 ) -> None:
     """Delete feedback; an earlier verdict on the same text then counts again.

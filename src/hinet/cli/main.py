@@ -49,7 +49,7 @@ PANELS = {
     "Hierarchies": {"taxonomy": "Check, show and convert hierarchies."},
     "Word vectors": {"vectors": "Static vectors of words, distilled from a sentence encoder."},
 }  # a test keeps the summaries equal to those of the commands
-MODULES = dict.fromkeys(("inspect", "export", "compile"), "manage")  # commands in a module of another name
+MODULES = {"inspect": "manage", "export": "manage", "compile": "manage", "mcp": "serve"}  # if the names differ
 
 _PARAMETER = re.compile(r"`(\w+)(?:=([^`]+))?`")
 _NAMES = """
@@ -112,7 +112,9 @@ class _Commands(Mapping[str, Any]):
 @cache
 def _import_command(name: str) -> Any:
     """Return a command, or a group of commands, from its module."""
-    module, group = import_module(f"hinet.cli.{MODULES.get(name, name)}"), typer.Typer()
+    from hinet.cli.options import CommandGroup
+
+    module, group = import_module(f"hinet.cli.{MODULES.get(name, name)}"), CommandGroup()
     if hasattr(module, "app"):
         group.add_typer(module.app, name=name)
     else:

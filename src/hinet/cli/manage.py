@@ -15,24 +15,22 @@ from hinet.cli.options import (
     AsJson,
     EncoderFolder,
     ModelFolder,
-    RunOptions,
+    QuietRun,
+    ThreadedRun,
     check_outputs,
     check_plot,
     option,
     print_json,
-    quiet_option,
-    thread_options,
 )
-from hinet.cli.table_options import ColumnOptions, RowOptions, column_options, row_options
+from hinet.cli.table_options import ColumnOptions, RowOptions
 from hinet.errors import HiNetError, counted
 
 MAX_NAMES = 12  # names of columns to list per kind
 
 
-@quiet_option
 def inspect(
     model: ModelFolder,
-    run: RunOptions,
+    run: QuietRun,
     as_json: AsJson = False,
     plot: Annotated[Path | None, option(f"Plot the training curve. {PLOT}")] = None,
     card: Annotated[bool, option("Write a model card: Markdown, with metadata for Hugging Face.", "--card")] = False,
@@ -179,15 +177,12 @@ def _calibration_lines(calibration: dict[str, Any] | None) -> list[str]:
     return lines
 
 
-@thread_options
-@row_options
-@column_options
 def export(
     model: ModelFolder,
     folder: Annotated[Path, typer.Argument(help="New folder for the graph.", show_default=False)],
-    rows: RowOptions,
     column_options: ColumnOptions,
-    run: RunOptions,
+    rows: RowOptions,
+    run: ThreadedRun,
     data: Annotated[list[str] | None, option("Labelled rows to measure the accuracy of the graph; repeatable.")] = None,
     encoder: EncoderFolder = None,
 ) -> None:
@@ -212,8 +207,7 @@ def export(
     typer.echo(str(classifier.export_onnx(folder, loaded.named_as_trained(labelled.inputs), labelled.labels)))
 
 
-@thread_options
-def compile(run: RunOptions) -> None:
+def compile(run: ThreadedRun) -> None:
     """Compile the whole engine for this machine, on all cores, so that nothing is compiled later.
 
     Example: hinet compile --threads 2

@@ -1,4 +1,4 @@
-"""Options that several commands share, gathered into one object that the command receives; checks of outputs."""
+"""Options that several commands share, as one object that the command receives; checks of outputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -28,31 +28,54 @@ Command = Callable[..., None]
 Name = str | Path
 
 
-def shared_options(gather: Callable[..., Any], name: str, panel: str, *only: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds the options of ``gather``, or ``only`` some, to a command, in a panel of its help.
+class SharedOptions:
+    """Options that several commands share: the fields of a dataclass, in a panel of the help of each command."""
 
-    The command receives the result of ``gather``, a function or a dataclass, as ``name``. The arguments of ``gather``
-    come before those of the command, required ones first; its options come last.
+    panel: ClassVar[str]
+
+
+class CommandGroup(typer.Typer):
+    """Commands whose parameters may be shared options: a :class:`SharedOptions`, or ``Annotated`` with some fields."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
+        """Return a decorator that adds a command with its shared options."""
+        add = super().command(name, **settings)
+
+        def decorate(command: Command) -> Command:
+            return add(with_shared_options(command))
+
+        return decorate
+
+
+def with_shared_options(command: Command) -> Command:
+    """Return a command that takes the fields of its shared options as options of its own.
+
+    Arguments among them come before those of the command, required ones first; options come after those of the command.
     """
-    parameters = inspect.signature(gather, eval_str=True).parameters
-    shared = {option: _in_panel(parameters[option], panel) for option in only or parameters}
+    own: list[inspect.Parameter] = []
+    groups: dict[str, tuple[type[SharedOptions], list[inspect.Parameter]]] = {}
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        kind = getattr(parameter.annotation, "__origin__", parameter.annotation)
+        if isinstance(kind, type) and issubclass(kind, SharedOptions):
+            fields = inspect.signature(kind, eval_str=True).parameters
+            names = getattr(parameter.annotation, "__metadata__", fields)
+            groups[parameter.name] = kind, [_in_panel(fields[name], kind.panel) for name in names]
+        else:
+            own.append(parameter)
 
-    def decorate(command: Command) -> Command:
-        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != name]
+    def with_groups(**values: Any) -> None:
+        for name, (kind, fields) in groups.items():
+            values[name] = kind(**{field.name: values.pop(field.name) for field in fields})
+        command(**values)
 
-        def with_shared(**values: Any) -> None:
-            gathered = gather(**{option: values.pop(option) for option in shared})
-            command(**{name: gathered}, **values)
-
-        arguments = sorted(filter(_is_argument, [*shared.values(), *own]), key=lambda p: p.default is not p.empty)
-        all_parameters = [*arguments, *(p for p in [*own, *shared.values()] if not _is_argument(p))]
-        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in all_parameters]
-        with_shared.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        with_shared.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        with_shared.__name__, with_shared.__doc__ = command.__name__, command.__doc__
-        return with_shared
-
-    return decorate
+    shared = [field for _, fields in groups.values() for field in fields]
+    arguments = sorted(filter(_is_argument, [*shared, *own]), key=lambda p: p.default is not p.empty)
+    ordered = [*arguments, *(p for p in [*own, *shared] if not _is_argument(p))]
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in ordered]
+    with_groups.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_groups.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    with_groups.__name__, with_groups.__doc__ = command.__name__, command.__doc__
+    return with_groups
 
 
 def _is_argument(parameter: inspect.Parameter) -> bool:
@@ -98,9 +121,10 @@ def print_json(value: Any) -> None:
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(SharedOptions):
     """Options that do not change what a command does."""
 
+    panel = "Run"
     seed: Annotated[int, option("Random seed.", min=0, max=MAX_SEED)] = 0
     threads: Annotated[int | None, option("Number of threads (default: one per core).", min=1)] = None
     quiet: Annotated[bool, option("Print only results and errors.", "--quiet", "-q")] = False
@@ -116,15 +140,15 @@ class RunOptions:
             typer.echo(text, err=True)
 
 
-quiet_option = shared_options(RunOptions, "run", "Run", "quiet")
-thread_options = shared_options(RunOptions, "run", "Run", "threads", "quiet")
-seed_options = shared_options(RunOptions, "run", "Run")
+QuietRun = Annotated[RunOptions, "quiet"]
+ThreadedRun = Annotated[RunOptions, "threads", "quiet"]
 
 
 @dataclass(frozen=True)
-class ClusterOptions:
+class ClusterOptions(SharedOptions):
     """Cluster to compute on, if any."""
 
+    panel = "Cluster"
     cluster: Annotated[
         str | None,
         option("Compute on Ray: 'local' starts it here, HOST:PORT is a running cluster; needs the extra 'cluster'."),
@@ -150,9 +174,6 @@ class ClusterOptions:
         return Cluster(self.cluster, self.workers or max(1, (os.cpu_count() or 1) // threads), threads)
 
 
-cluster_options = shared_options(ClusterOptions, "place", "Cluster")
-
-
 def check_outputs(reads: Iterable[Name | None], writes: Mapping[str, Name | None], model: Name | None = None) -> None:
     """Raise FileError if an output is an input or another output, also through a link.
 
@@ -167,17 +188,13 @@ def check_outputs(reads: Iterable[Name | None], writes: Mapping[str, Name | None
             continue
         for other, use in used.items():
             if path == other or (path.exists() and other.exists() and path.samefile(other)):
-                raise FileError(name, f"{_conflict(option, use)}; name another file")
+                both = f"{option} and {use} are the same file, so one result would be overwritten"
+                conflict = f"{option} is an input file, which would be overwritten" if use == "read" else both
+                raise FileError(name, f"{conflict}; name another file")
         models = {folder, *(other for other, use in used.items() if use != "read")}
         if models & {*path.parents}:
             raise FileError(name, f"{option} is in the folder of a model; name a file outside")
         used[path] = option
-
-
-def _conflict(option: str, use: str) -> str:
-    if use == "read":
-        return f"{option} is an input file, which would be overwritten"
-    return f"{option} and {use} are the same file, so one result would be overwritten"
 
 
 def _resolve(name: Name | None) -> Path | None:

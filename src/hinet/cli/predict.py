@@ -13,17 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hinet.choices import Decoding, TableFormat
-from hinet.cli.options import (
-    STANDARD,
-    ClusterOptions,
-    EncoderFolder,
-    ModelFolder,
-    RunOptions,
-    cluster_options,
-    option,
-    thread_options,
-)
-from hinet.cli.table_options import FILES, SKIP_HINT, ColumnOptions, RowOptions, input_options, row_options
+from hinet.cli.options import STANDARD, ClusterOptions, EncoderFolder, ModelFolder, RunOptions, ThreadedRun, option
+from hinet.cli.table_options import FILES, SKIP_HINT, ColumnOptions, InputColumns, RowOptions
 from hinet.errors import FileError, HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
@@ -54,16 +45,12 @@ _MIN_PROBABILITY = "For a multilabel model: predict all labels of at least this 
 _LABEL_SEP = "Separator of several predicted labels in a cell of CSV and TSV (default: as in training, or |)."
 
 
-@thread_options
-@cluster_options
-@row_options
-@input_options
 def predict(
     model: ModelFolder,
+    column_options: InputColumns,
     rows: RowOptions,
-    column_options: ColumnOptions,
     place: ClusterOptions,
-    run: RunOptions,
+    run: ThreadedRun,
     data: Annotated[list[str] | None, typer.Argument(help=_DATA, show_default=False)] = None,
     out: Annotated[str, option(_OUT)] = STANDARD,
     to: Annotated[TableFormat | None, option(_TO)] = None,
@@ -111,7 +98,8 @@ def predict(
     job = PredictionJob(
         model, tuple(paths), query, rows.options, options, prefix, rows.skips_errors, SKIP_HINT, encoder=encoder
     )
-    is_folder = cluster is not None and to is None and _is_folder(out)
+    may_be_folder = out != STANDARD and (out.endswith("/") or Path(out).is_dir() or not Path(out).suffix)
+    is_folder = cluster is not None and to is None and may_be_folder
     sink = Sink(out, to, is_folder, label_sep or loaded.columns.label_sep, escape_formulas)
     with rows.row_errors(output) as row_errors:
         _write(job, loaded, sink, cluster, row_errors, run)
@@ -202,14 +190,9 @@ def _query(
     columns = loaded.checked_columns(column_options.with_defaults(loaded.columns))
     explicit = bool(column_options.text) or len(columns.text) > 1 or columns.is_mixed
     return RowQuery(
-        columns, labels=False, where=rows.where, keep=tuple(keep), keep_all=keep_all, explicit=explicit,
+        columns, labels=False, where=rows.conditions, keep=tuple(keep), keep_all=keep_all, explicit=explicit,
         allow_blank=True, widths=loaded.widths(columns),
     )  # fmt: skip
-
-
-def _is_folder(out: str) -> bool:
-    """Return whether an output of several workers is a folder, by its name or because it exists as one."""
-    return out != STANDARD and (out.endswith("/") or Path(out).is_dir() or not Path(out).suffix)
 
 
 def _min_confidence(value: str | None, loaded: LoadedModel, run: RunOptions) -> float | None:

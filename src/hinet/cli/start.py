@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hinet.cli.options import RunOptions, option, thread_options
-from hinet.cli.serve import ALLOWED_HOST, NAME, TOKEN_FILE, announce
-from hinet.cli.table_options import ColumnOptions, RowOptions, check_text_column, row_options, text_options
+from hinet.cli.options import RunOptions, ThreadedRun, option
+from hinet.cli.serve import NAME, ServiceOptions, run_service
+from hinet.cli.table_options import ColumnOptions, RowOptions, TextColumns, check_text_column
 from hinet.errors import FileError, HiNetError, counted, quoted
 from hinet.extras import require
-from hinet.serving.settings import Settings, read_tokens
+from hinet.serving.settings import Settings
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.labelling.folder import ProjectFolder
@@ -28,24 +29,19 @@ _VECTORS = (
     "if it is installed)."
 )
 
+ProjectService = Annotated[ServiceOptions, "host", "port", "allowed_host", "token_file", "log_requests"]
 
-@row_options
-@text_options
-@thread_options
+
 def start(
     source: Annotated[Path, typer.Argument(help=_FROM, show_default=False)],
+    service: ProjectService,
+    run: ThreadedRun,
+    column_options: TextColumns,
     rows: RowOptions,
-    column_options: ColumnOptions,
-    run: RunOptions,
     out: Annotated[Path | None, option(_OUT)] = None,
     data: Annotated[list[str] | None, option(_ROWS, "--rows")] = None,
     several: Annotated[bool, option(_SEVERAL, "--several")] = False,
     vectors: Annotated[str | None, option(_VECTORS)] = None,
-    host: Annotated[str, option("Address to listen at; 0.0.0.0 accepts other machines.")] = Settings.host,
-    port: Annotated[int, option("Port to listen at.", min=1, max=65_535)] = Settings.port,
-    allowed_host: Annotated[list[str] | None, option(ALLOWED_HOST)] = None,
-    token_file: Annotated[Path | None, option(TOKEN_FILE)] = None,
-    log_requests: Annotated[bool, option("Log every request, without its texts.", "--log-requests")] = False,
 ) -> None:
     """Label rows and train a model with them, in the browser: the row most worth a label comes next.
 
@@ -58,9 +54,9 @@ def start(
     require("fastapi", "serve")
     require("uvicorn", "serve")
     from hinet.labelling.folder import ProjectFolder, is_project
-    from hinet.serving.server import serve as run_server
+    from hinet.labelling.store import LabelStore
 
-    tokens = frozenset[bytes]() if token_file is None else read_tokens(token_file)
+    tokens = service.tokens
     if is_project(source):
         for name, is_given in (("--out", out), ("--several", several), ("--vectors", vectors)):
             if is_given:
@@ -68,18 +64,19 @@ def start(
         folder = ProjectFolder(source)
         folder.settings()
         if data:
-            _add_rows(folder, _read_texts(data, rows, column_options, str(source)), run)
+            texts = _read_texts(data, rows, column_options, str(source))
+            with folder.locked(), closing(LabelStore.open(folder.database)) as store:
+                _report_rows(store.add_texts(texts).added, len(texts), run)
     else:
         folder = _new_project(source, out, data or [], rows, column_options, several, vectors, run)
     _check_name(folder)
     with folder.locked():
         _train_first(folder, run)
     settings = Settings(
-        {}, host=host, port=port, tokens=tokens, project=folder.path, allowed_hosts=tuple(allowed_host or ()),
-        threads=run.threads, log_requests=log_requests,
+        {}, host=service.host, port=service.port, tokens=tokens, project=folder.path,
+        allowed_hosts=tuple(service.allowed_host or ()), threads=run.threads, log_requests=service.log_requests,
     )  # fmt: skip
-    announce(f"project {folder.name}", settings, run)
-    run_server(settings, quiet=run.quiet and not log_requests)
+    run_service(settings, run)
 
 
 def _new_project(
@@ -126,17 +123,6 @@ def _check_name(folder: ProjectFolder) -> None:
         raise FileError(folder.path, "cannot name a model; use letters, digits, '-', '_' and '.' in the folder's name")
 
 
-def _add_rows(folder: ProjectFolder, texts: list[str], run: RunOptions) -> None:
-    from hinet.labelling.store import LabelStore
-
-    with folder.locked():
-        store = LabelStore.open(folder.database)
-        try:
-            _report_rows(store.add_texts(texts).added, len(texts), run)
-        finally:
-            store.close()
-
-
 def _report_rows(added: int, given: int, run: RunOptions) -> None:
     if given:
         again = f"; {counted(given - added, 'other has/others have')} the text of another row" if given > added else ""
@@ -151,7 +137,7 @@ def _read_texts(data: list[str], rows: RowOptions, column_options: ColumnOptions
     if not column_options.text:
         for path in data:
             check_text_column(path, rows.options, ())
-    query = RowQuery(columns, labels=False, where=rows.where, explicit=bool(column_options.text))
+    query = RowQuery(columns, labels=False, where=rows.conditions, explicit=bool(column_options.text))
     with rows.row_errors(output) as row_errors:
         for block in labelled_blocks(data, query, rows.options, row_errors):
             for number, text in zip(block.rows.numbers, block.texts, strict=True):

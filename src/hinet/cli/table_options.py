@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hinet.choices import TableFormat
-from hinet.cli.options import STANDARD, check_outputs, option, shared_options
+from hinet.cli.options import STANDARD, SharedOptions, check_outputs, option
 from hinet.errors import FileError, HiNetError, counted, quoted
 
 if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
@@ -38,9 +38,10 @@ LabelSep = Annotated[str | None, option("Separator of several labels in a cell (
 
 
 @dataclass(frozen=True)
-class ColumnOptions:
+class ColumnOptions(SharedOptions):
     """The columns that the user named; None means not given."""
 
+    panel = "Columns"
     text: Annotated[
         list[str] | None, option("Text column; several are joined (default: 'text', or as in training).")
     ] = None
@@ -70,19 +71,49 @@ class ColumnOptions:
         return bool(self.number or self.category or self.vector)
 
 
-text_options = shared_options(ColumnOptions, "column_options", "Columns", "text")
-input_options = shared_options(ColumnOptions, "column_options", "Columns", "text", "number", "category", "vector")
-column_options = shared_options(ColumnOptions, "column_options", "Columns")
+TextColumns = Annotated[ColumnOptions, "text"]
+InputColumns = Annotated[ColumnOptions, "text", "number", "category", "vector"]
 
 
 @dataclass(frozen=True)
-class RowOptions:
+class RowOptions(SharedOptions):
     """How to read tables of rows, and what to do with invalid rows."""
 
-    options: TableOptions
-    where: Conditions
-    skips_errors: bool
-    rejects: str | None
+    panel = "Rows"
+    where: Annotated[list[str] | None, option("COLUMN=VALUE: read only such rows; repeatable (default: all rows).")] = (
+        None
+    )
+    format: Annotated[
+        TableFormat | None, option("Format of the rows; 'text' is one text per line (default: detected).")
+    ] = None
+    delimiter: Annotated[str | None, option("Delimiter of a table: a character or 'tab' (default: detected).")] = None
+    quotes: Annotated[bool | None, option("Whether cells may be quoted (default: detected).")] = None
+    encoding: Annotated[str, option("Encoding of the rows.")] = "utf-8"
+    on_error: Annotated[
+        Literal["fail", "skip"], option("What to do with an invalid row: fail, or skip it and write it to --rejects.")
+    ] = "fail"
+    rejects: Annotated[str | None, option("CSV file for skipped rows, with reasons (default: OUT.rejects.csv).")] = None
+
+    def __post_init__(self) -> None:
+        parse_delimiter(self.delimiter)
+        parse_conditions(self.where)
+
+    @property
+    def options(self) -> TableOptions:
+        """How to read tables."""
+        from hinet.data.tables import TableOptions
+
+        return TableOptions(self.format, parse_delimiter(self.delimiter), self.quotes, self.encoding)
+
+    @property
+    def conditions(self) -> Conditions:
+        """The conditions on rows to read."""
+        return parse_conditions(self.where)
+
+    @property
+    def skips_errors(self) -> bool:
+        """Whether invalid rows are skipped."""
+        return self.on_error == "skip"
 
     def rejects_path(self, output: str) -> str:
         """Return the file for skipped rows, by default next to the output."""
@@ -116,14 +147,13 @@ class RowOptions:
             typer.echo(f"{rows} skipped; the reasons are in {rejects.path}", err=True)
 
 
-def conditions(where: list[str]) -> Conditions:
+def parse_conditions(where: list[str] | None) -> Conditions:
     """Return COLUMN=VALUE conditions as a mapping; several values of a column are alternatives."""
-    pairs = [condition.partition("=") for condition in where]
-    for column, mark, value in pairs:
-        if not column or not mark:
-            raise HiNetError(f"a condition is COLUMN=VALUE, such as split=train; got {column + mark + value!r}")
     values: dict[str, tuple[str, ...]] = {}
-    for column, _, value in pairs:
+    for condition in where or ():
+        column, mark, value = condition.partition("=")
+        if not column or not mark:
+            raise HiNetError(f"a condition is COLUMN=VALUE, such as split=train; got {condition!r}")
         values[column.strip()] = (*values.get(column.strip(), ()), value.strip())
     return values
 
@@ -133,32 +163,6 @@ def parse_delimiter(delimiter: str | None) -> str | None:
     if delimiter == "":
         raise HiNetError("--delimiter is empty; give the character between two cells")
     return "\t" if delimiter in ("tab", "\\t") else delimiter
-
-
-def _row_options(
-    where: Annotated[
-        list[str] | None, option("COLUMN=VALUE: read only such rows; repeatable (default: all rows).")
-    ] = None,
-    format: Annotated[
-        TableFormat | None, option("Format of the rows; 'text' is one text per line (default: detected).")
-    ] = None,
-    delimiter: Annotated[str | None, option("Delimiter of a table: a character or 'tab' (default: detected).")] = None,
-    quotes: Annotated[bool | None, option("Whether cells may be quoted (default: detected).")] = None,
-    encoding: Annotated[str, option("Encoding of the rows.")] = "utf-8",
-    on_error: Annotated[
-        Literal["fail", "skip"], option("What to do with an invalid row: fail, or skip it and write it to --rejects.")
-    ] = "fail",
-    rejects: Annotated[
-        str | None, option("CSV file for skipped rows, with reasons (default: OUT.rejects.csv).")
-    ] = None,
-) -> RowOptions:
-    from hinet.data.tables import TableOptions
-
-    options = TableOptions(format, parse_delimiter(delimiter), quotes, encoding)
-    return RowOptions(options, conditions(where or []), on_error == "skip", rejects)
-
-
-row_options = shared_options(_row_options, "rows", "Rows")
 
 
 def check_text_column(path: str, options: TableOptions, exclude: Collection[str]) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from hinet.choices import DRAWN_CHILDREN, DRAWN_DEPTH, TAXONOMY_FORMATS, TaxonomyFormatName
 from hinet.cli.main import with_options
-from hinet.cli.options import AsJson, RunOptions, check_outputs, option, print_json, quiet_option, shared_options
+from hinet.cli.options import AsJson, CommandGroup, QuietRun, SharedOptions, check_outputs, option, print_json
 from hinet.cli.table_options import LabelSep, parse_delimiter
 from hinet.errors import HiNetError, counted
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
     from hinet.taxonomy import Problem, Report, Taxonomy, TaxonomyFormat
     from hinet.taxonomy.check import RowLabels
 
-app = typer.Typer(help="Check, show and convert hierarchies.", no_args_is_help=True)
+app = CommandGroup(help="Check, show and convert hierarchies.", no_args_is_help=True)
 
 _MAX_WARNINGS = 5  # warnings per kind without --all
 _MAX_DEPTHS = 60  # levels in a summary
@@ -51,91 +51,82 @@ _TITLES = {
 
 
 @dataclass(frozen=True)
-class HierarchyOptions:
+class HierarchyOptions(SharedOptions):
     """A hierarchy file and how to read it."""
 
-    file: Path
-    format: TaxonomyFormat | str | None
-    encoding: str
-    root: str | None
-
-    def taxonomy(self) -> Taxonomy:
-        """Read the taxonomy."""
-        from hinet.taxonomy import Taxonomy
-
-        return Taxonomy.from_file(self.file, format=self.format, encoding=self.encoding, root=self.root)
-
-
-def _hierarchy_options(
+    panel = "Hierarchy"
     file: Annotated[
         Path,
         typer.Argument(
             help="The hierarchy, plain or compressed (.gz, .xz, .zst); - for standard input.", show_default=False
         ),
-    ],
+    ]
     format: Annotated[
         TaxonomyFormatName | None,
         option(
             ", ".join(f"{name} ({description})" for name, (*_, description) in TAXONOMY_FORMATS.items())
             + ". Default: detected."
         ),
-    ] = None,
-    sep: Annotated[str | None, option("Separator of the steps in 'labels' (default: >).")] = None,
+    ] = None
+    sep: Annotated[str | None, option("Separator of the steps in 'labels' (default: >).")] = None
     delimiter: Annotated[
         str | None, option("Delimiter of a table or of edges: a character or 'tab' (default: detected).")
-    ] = None,
+    ] = None
     parent_sep: Annotated[
         str | None, option("Separator of several parents in a cell of a table (default: detected).")
-    ] = None,
-    node_col: Annotated[str | None, option("Column of the node ids (default: node, id or the first column).")] = None,
-    parent_col: Annotated[str | None, option("Column of the parents (default: parent or parents).")] = None,
+    ] = None
+    node_col: Annotated[str | None, option("Column of the node ids (default: node, id or the first column).")] = None
+    parent_col: Annotated[str | None, option("Column of the parents (default: parent or parents).")] = None
     language: Annotated[
         str | None, option("Language of the titles of 'skos', such as en (default: that of most preferred labels).")
-    ] = None,
-    scheme: Annotated[
-        str | None, option("Concept scheme of 'skos' to read, or the end of its IRI (default: all).")
-    ] = None,
-    part_of: Annotated[bool, option("Read part_of of 'obo' as a parent, like is_a.", "--part-of")] = False,
-    root: Annotated[str | None, option("The root (default: the only node without a parent).")] = None,
-    encoding: Annotated[str, option("Encoding of the file.")] = "utf-8",
-) -> HierarchyOptions:
-    """Return how to read the file; an option for one format implies the format."""
-    from hinet.taxonomy import Edges, LabelPaths, Obo, Skos, Table
+    ] = None
+    scheme: Annotated[str | None, option("Concept scheme of 'skos' to read, or the end of its IRI (default: all).")] = (
+        None
+    )
+    part_of: Annotated[bool, option("Read part_of of 'obo' as a parent, like is_a.", "--part-of")] = False
+    root: Annotated[str | None, option("The root (default: the only node without a parent).")] = None
+    encoding: Annotated[str, option("Encoding of the file.")] = "utf-8"
 
-    chosen: TaxonomyFormat | str | None = format
-    delimiter = parse_delimiter(delimiter)
-    if "" in (parent_sep, node_col, parent_col):
-        raise typer.BadParameter("--parent-sep, --node-col and --parent-col must not be empty")
-    if format == "edges" and delimiter is not None:
-        chosen = Edges(delimiter)
-    elif any(setting is not None for setting in (delimiter, parent_sep, node_col, parent_col)):
-        if sep is not None or format not in (None, "table"):
-            raise typer.BadParameter("--parent-sep, --node-col and --parent-col require --format table")
-        chosen = Table(delimiter, parent_sep, node_col, parent_col)
-    elif sep is not None:
-        if not sep or format not in (None, "labels"):
-            raise typer.BadParameter("--sep requires --format labels, and must not be empty")
-        chosen = LabelPaths(sep)
-    if language is not None or scheme is not None:
-        if chosen not in (None, "skos"):
-            raise typer.BadParameter("--language and --scheme require --format skos")
-        chosen = Skos(language, scheme)
-    if part_of:
-        if chosen not in (None, "obo"):
-            raise typer.BadParameter("--part-of requires --format obo")
-        chosen = Obo(part_of)
-    return HierarchyOptions(file, chosen, encoding, root)
+    @property
+    def file_format(self) -> TaxonomyFormat | str | None:
+        """The format of the file, which an option for one format implies."""
+        from hinet.taxonomy import Edges, LabelPaths, Obo, Skos, Table
 
+        chosen: TaxonomyFormat | str | None = self.format
+        delimiter, columns = parse_delimiter(self.delimiter), (self.parent_sep, self.node_col, self.parent_col)
+        if "" in columns:
+            raise typer.BadParameter("--parent-sep, --node-col and --parent-col must not be empty")
+        if self.format == "edges" and delimiter is not None:
+            chosen = Edges(delimiter)
+        elif any(setting is not None for setting in (delimiter, *columns)):
+            if self.sep is not None or self.format not in (None, "table"):
+                raise typer.BadParameter("--parent-sep, --node-col and --parent-col require --format table")
+            chosen = Table(delimiter, *columns)
+        elif self.sep is not None:
+            if not self.sep or self.format not in (None, "labels"):
+                raise typer.BadParameter("--sep requires --format labels, and must not be empty")
+            chosen = LabelPaths(self.sep)
+        if self.language is not None or self.scheme is not None:
+            if chosen not in (None, "skos"):
+                raise typer.BadParameter("--language and --scheme require --format skos")
+            chosen = Skos(self.language, self.scheme)
+        if self.part_of:
+            if chosen not in (None, "obo"):
+                raise typer.BadParameter("--part-of requires --format obo")
+            chosen = Obo(self.part_of)
+        return chosen
 
-hierarchy_options = shared_options(_hierarchy_options, "hierarchy", "Hierarchy")
+    def taxonomy(self) -> Taxonomy:
+        """Read the taxonomy."""
+        from hinet.taxonomy import Taxonomy
+
+        return Taxonomy.from_file(self.file, format=self.file_format, encoding=self.encoding, root=self.root)
 
 
 @app.command()
-@quiet_option
-@hierarchy_options
 def check(
     hierarchy: HierarchyOptions,
-    run: RunOptions,
+    run: QuietRun,
     rows: Annotated[list[Path] | None, option("Table of rows whose labels are checked too; repeatable.")] = None,
     label: Annotated[
         str | None, option("Label column of --rows (default: 'label'; of ARFF files, the hierarchical attribute).")
@@ -151,8 +142,9 @@ def check(
     from hinet.taxonomy import Problem, Report, read_draft
     from hinet.taxonomy import check as check_draft
 
+    file_format = hierarchy.file_format
     try:
-        draft = read_draft(hierarchy.file, format=hierarchy.format, encoding=hierarchy.encoding)
+        draft = read_draft(hierarchy.file, format=file_format, encoding=hierarchy.encoding)
         labels = [_row_labels(path, label, label_sep, hierarchy.encoding) for path in rows or []]
         report = check_draft(draft, source=str(hierarchy.file), root=hierarchy.root, rows=labels)
     except HiNetError as error:
@@ -169,11 +161,9 @@ def check(
 
 
 @app.command()
-@quiet_option
-@hierarchy_options
 def show(
     hierarchy: HierarchyOptions,
-    run: RunOptions,
+    run: QuietRun,
     node: Annotated[
         str | None, typer.Argument(help="Node to draw the subtree of (default: the root).", show_default=False)
     ] = None,
@@ -191,11 +181,9 @@ def show(
 
 
 @app.command()
-@quiet_option
-@hierarchy_options
 def convert(
     hierarchy: HierarchyOptions,
-    run: RunOptions,
+    run: QuietRun,
     out: Annotated[
         Path, typer.Argument(help="The file to write: a table (.tsv, .csv), SKOS (.ttl) or .obo.", show_default=False)
     ],

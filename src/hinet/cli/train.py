@@ -14,18 +14,9 @@ import typer
 
 from hinet.choices import SplitBy
 from hinet.cli.finishing import report_model, report_replaced, save_model
-from hinet.cli.options import (
-    PLOT,
-    ClusterOptions,
-    RunOptions,
-    check_plot,
-    cluster_options,
-    given_options,
-    option,
-    seed_options,
-)
-from hinet.cli.table_options import FILES, ColumnOptions, RowOptions, column_options, row_options
-from hinet.cli.training_options import TrainingOptions, ValidationOptions, training_options, validation_options
+from hinet.cli.options import PLOT, ClusterOptions, RunOptions, check_plot, given_options, option
+from hinet.cli.table_options import FILES, ColumnOptions, RowOptions
+from hinet.cli.training_options import TrainingOptions, ValidationOptions
 from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
@@ -49,18 +40,12 @@ _OPTION_OF = {
 }  # fmt: skip
 
 
-@seed_options
-@cluster_options
-@row_options
-@training_options
-@validation_options
-@column_options
 def train(
     context: typer.Context,
-    rows: RowOptions,
     column_options: ColumnOptions,
-    training: TrainingOptions,
     validation: ValidationOptions,
+    training: TrainingOptions,
+    rows: RowOptions,
     place: ClusterOptions,
     run: RunOptions,
     out: Annotated[str, option("Folder for the model; replaces an older model there.")],
@@ -92,7 +77,11 @@ def train(
     training.check_bundle()
     known = _known_parameters(settings, training.min_df)
     if not data:
-        _check_without_rows(taxonomy, column_options, training, validation, place)
+        if taxonomy is None:
+            raise HiNetError(
+                "there is nothing to train on; name files of labelled rows, or give --taxonomy to train on its titles"
+            )
+        _check_without_rows(column_options, training, validation, place)
     elif inner_labels:
         raise HiNetError("--inner-labels is for training without rows; the labels are those of the rows: leave it out")
     cluster = _cluster(place, split, training, run)
@@ -102,13 +91,14 @@ def train(
     if taxonomy is not None and not data:
         source: TrainingSource = files.without_rows(taxonomy, inner_labels)
     else:
-        source = _read_rows(files.declared(taxonomy), training, checkpoints, run, on_cluster=cluster is not None)
+        files = files.declared(taxonomy)
+        source = _stream(files, training, checkpoints, run, on_cluster=cluster is not None) or files.read(run.seed)
     source.report(validation.risk, run)
     options = training.parameters | run.parameters | {"checkpoint": checkpoints}
-    classifier = _classifier(source, options, validation.valid_share, known, given_options(context))
+    classifier = _classifier(options | source.parameters, known, given_options(context))
     with _resumable(checkpoints):
-        risk_error, columns = source.fit(classifier, validation.risk, cluster, split)
-    save_model(classifier, model, columns, training)
+        risk_error = source.fit(classifier, validation.risk, cluster, split or "auto")
+    save_model(classifier, model, source.trained_columns(classifier), training)
     remove_checkpoints(checkpoints)
     if plot is not None:
         from hinet.evaluation.plots import plot_history
@@ -117,34 +107,25 @@ def train(
     report_model(classifier, model, time.perf_counter() - start, run, risk_error)
 
 
-def _read_rows(
+def _stream(
     files: RowFiles, training: TrainingOptions, checkpoints: Path, run: RunOptions, *, on_cluster: bool
-) -> TrainingSource:
-    """Return training rows in memory, or as a stream from disk if they are many or --stream asks for it."""
+) -> TrainingSource | None:
+    """Return training rows as a stream from disk if they are many or --stream asks for it."""
     from hinet.data.spill import is_spill
 
     stream = None if on_cluster else files.stream(training, run)
-    if stream is not None:
-        return stream
-    if training.resume and checkpoints.is_dir() and any(is_spill(path.name) for path in checkpoints.iterdir()):
+    is_resumed = stream is None and training.resume and checkpoints.is_dir()
+    if is_resumed and any(is_spill(path.name) for path in checkpoints.iterdir()):
         raise FileError(
             checkpoints, "has checkpoints of a run with --stream; add --stream to continue it, or remove the folder"
         )
-    return files.read(run.seed)
+    return stream
 
 
 def _check_without_rows(
-    taxonomy: Path | None,
-    columns: ColumnOptions,
-    training: TrainingOptions,
-    validation: ValidationOptions,
-    place: ClusterOptions,
+    columns: ColumnOptions, training: TrainingOptions, validation: ValidationOptions, place: ClusterOptions
 ) -> None:
-    """Raise HiNetError for options that need training rows, and if there is no taxonomy to train on instead."""
-    if taxonomy is None:
-        raise HiNetError(
-            "there is nothing to train on; name files of labelled rows, or give --taxonomy to train on its titles"
-        )
+    """Raise HiNetError for options that need training rows."""
     need_rows = {
         "--number, --category and --vector": columns.are_mixed,
         "--no-titles": training.titles is False,
@@ -182,19 +163,10 @@ def _resumable(checkpoints: Path) -> Iterator[None]:
         raise
 
 
-def _classifier(
-    source: TrainingSource,
-    options: Mapping[str, Any],
-    valid_share: float | None,
-    settings: Mapping[str, Any],
-    given: Set[str],
-) -> HiNetClassifier:
+def _classifier(parameters: Mapping[str, Any], settings: Mapping[str, Any], given: Set[str]) -> HiNetClassifier:
     """Return a classifier with parameters from options and a settings file; ``given`` options override the file."""
     from hinet import HiNetClassifier
-    from hinet.cli.training_rows import TrainingStream
 
-    parameters = {**options, **source.parameters}
-    parameters["validation_fraction"] = valid_share if isinstance(source, TrainingStream) else None
     defaults = HiNetClassifier().get_params()
     overriding = {
         name: value

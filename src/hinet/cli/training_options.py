@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from hinet.choices import Effort, ThresholdsBy
-from hinet.cli.options import option, shared_options
+from hinet.cli.options import SharedOptions, option
+from hinet.cli.table_options import parse_conditions
 from hinet.errors import HiNetError
+
+if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
+    from hinet.data.tables import Conditions
 
 _EPOCHS = "Training epochs (default: chosen from the number of rows; 3 with --fine-tune)."
 _VECTORS = (
@@ -34,9 +38,10 @@ _PARAMETERS = (
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(SharedOptions):
     """Options of training; None leaves the choice to the engine."""
 
+    panel = "Training"
     effort: Annotated[Effort, option("Train less, in a fraction of the time, for a little less accuracy.")] = "default"
     epochs: Annotated[int | None, option(_EPOCHS, min=1)] = None
     width: Annotated[int | None, option("Units of the deep expert (default: chosen by the engine).", min=1)] = None
@@ -110,13 +115,11 @@ class TrainingOptions:
             return self.objective
 
 
-training_options = shared_options(TrainingOptions, "training", "Training")
-
-
 @dataclass(frozen=True)
-class ValidationOptions:
+class ValidationOptions(SharedOptions):
     """Choice of validation rows: files, a condition on the data, or a share of it; and the allowed risk."""
 
+    panel = "Validation"
     valid: Annotated[
         list[str] | None, option("File of validation rows, to weight the experts and calibrate; repeatable.")
     ] = None
@@ -129,8 +132,13 @@ class ValidationOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        if sum((bool(self.valid), self.valid_where is not None, self.valid_share is not None)) > 1:
+        if sum(self._choices) > 1:
             raise HiNetError("--valid, --valid-where and --valid-share all define the validation rows; give one")
+
+    @property
+    def _choices(self) -> tuple[bool, ...]:
+        """Which of the options that choose validation rows are given."""
+        return bool(self.valid), self.valid_where is not None, self.valid_share is not None
 
     @property
     def files(self) -> list[str]:
@@ -138,19 +146,16 @@ class ValidationOptions:
         return self.valid or []
 
     @property
-    def conditions(self) -> list[str]:
+    def conditions(self) -> Conditions:
         """The condition on the data, if there is one."""
-        return [] if self.valid_where is None else [self.valid_where]
+        return parse_conditions(None if self.valid_where is None else [self.valid_where])
 
     def check(self, patience: int | None = None) -> None:
         """Raise HiNetError for an invalid share, and for options that need validation rows if there are none."""
         from hinet.parameters import NONE, SHARE
 
         for name, value in (("--patience", patience), ("--risk", self.risk)):
-            if value is not None and not self.valid and self.valid_where is None and self.valid_share is None:
+            if value is not None and not any(self._choices):
                 raise HiNetError(f"{name} needs validation rows; give --valid, --valid-where or --valid-share")
         (SHARE | NONE).validate("risk", self.risk)
         (SHARE | NONE).validate("--valid-share", self.valid_share)
-
-
-validation_options = shared_options(ValidationOptions, "validation", "Validation")

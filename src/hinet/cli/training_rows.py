@@ -18,7 +18,7 @@ from hinet import HiNetClassifier, Taxonomy
 from hinet.choices import SplitBy
 from hinet.cli.finishing import calibrate
 from hinet.cli.options import RunOptions
-from hinet.cli.table_options import NOT_PATHS, ColumnOptions, RowOptions, check_text_column, conditions
+from hinet.cli.table_options import NOT_PATHS, ColumnOptions, RowOptions, check_text_column
 from hinet.cli.training_options import TrainingOptions, ValidationOptions
 from hinet.data.datasets import holdout_mask
 from hinet.data.tables import (
@@ -60,6 +60,11 @@ class LabelledInputs:
     labels: list[Any]
     path_sep: str | None = None  # if labels are paths as text
 
+    @property
+    def pair(self) -> tuple[Any, list[Any]]:
+        """The rows and their labels, as a classifier takes them."""
+        return self.inputs, self.labels
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -76,7 +81,7 @@ class LabelledInputs:
 
 
 @dataclass(frozen=True)
-class _Source:
+class TrainingSource:
     """Columns and hierarchy of training rows."""
 
     columns: Columns
@@ -92,7 +97,27 @@ class _Source:
             "taxonomy": self.hierarchy,
             "path_sep": self.path_sep,
             "columns": kinds if columns.is_mixed else None,
+            "validation_fraction": None,
         }
+
+    def fit(
+        self, classifier: HiNetClassifier, risk: float | None, cluster: Cluster | None = None, split: SplitBy = "auto"
+    ) -> HiNetError | None:
+        """Train, and calibrate if there are validation rows; return why a risk is not guaranteed, if so."""
+        self._train(classifier, cluster, split)
+        held_out = classifier.metrics_.get("validation", {}).get("rows", 0)
+        return calibrate(classifier, held_out, risk) if held_out else None
+
+    def _train(self, classifier: HiNetClassifier, cluster: Cluster | None, split: SplitBy) -> None:
+        raise NotImplementedError
+
+    def trained_columns(self, classifier: HiNetClassifier) -> Columns:
+        """Return the columns of the rows as the trained classifier reads them."""
+        return self.columns
+
+    def report(self, risk: float | None, run: RunOptions) -> None:
+        """Print what is known about the rows before training: the shape of a given hierarchy."""
+        self.report_hierarchy(run)
 
     def report_hierarchy(self, run: RunOptions, labels: Sequence[Any] | None = None) -> None:
         """Print the shape of the hierarchy, as far as it is known; a stream has not read its ``labels`` yet."""
@@ -113,16 +138,11 @@ class _Source:
 
 
 @dataclass(frozen=True)
-class TrainingData(_Source):
+class TrainingData(TrainingSource):
     """Training rows and validation rows in memory."""
 
     train: LabelledInputs
     valid: LabelledInputs | None
-
-    @property
-    def valid_pair(self) -> tuple[Any, list[Any]] | None:
-        """The validation rows and their labels, if there are any."""
-        return None if self.valid is None else (self.valid.inputs, self.valid.labels)
 
     def with_holdout(self, share: float, seed: int) -> TrainingData:
         """Return the data with a random share of the training rows for validation."""
@@ -157,45 +177,38 @@ class TrainingData(_Source):
         names = [*self.columns.text, *self.columns.number, *self.columns.category]
         return zip(*(rows.inputs.column(name).to_pylist() for name in names), strict=True)
 
-    def fit(
-        self,
-        classifier: HiNetClassifier,
-        risk: float | None,
-        cluster: Cluster | None = None,
-        split: SplitBy | None = None,
-    ) -> tuple[HiNetError | None, Columns]:
-        """Train, and calibrate if there are validation rows; return why a risk is not guaranteed, and the columns."""
+    def _train(self, classifier: HiNetClassifier, cluster: Cluster | None, split: SplitBy) -> None:
+        valid = None if self.valid is None else self.valid.pair
         if cluster is None:
-            classifier.fit(self.train.inputs, self.train.labels, valid=self.valid_pair)
+            classifier.fit(*self.train.pair, valid=valid)
         else:
             from hinet.cluster import fit_on_cluster
 
-            inputs, labels = self.train.inputs, self.train.labels
-            fit_on_cluster(classifier, cluster, inputs, labels, valid=self.valid_pair, split=split or "auto")
-        return (None if self.valid is None else calibrate(classifier, len(self.valid), risk)), self.columns
+            fit_on_cluster(classifier, cluster, *self.train.pair, valid=valid, split=split)
 
 
 @dataclass(frozen=True)
-class TrainingStream(_Source):
+class TrainingStream(TrainingSource):
     """Training rows that are read from files as they are needed, and validation rows."""
 
     source: LabelledTables
     valid: LabelledTables | None
     may_be_paths: bool
+    valid_share: float | None
     run: RunOptions
 
-    def report(self, risk: float | None, run: RunOptions) -> None:
-        """Print the shape of a given hierarchy."""
-        self.report_hierarchy(run)
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of a classifier that the options determine, the share of validation rows among them."""
+        return super().parameters | {"validation_fraction": self.valid_share}
 
-    def fit(self, classifier: HiNetClassifier, risk: float | None, *_: Any) -> tuple[HiNetError | None, Columns]:
-        """Train and calibrate; return why a risk is not guaranteed, and the columns as the labels are."""
+    def _train(self, classifier: HiNetClassifier, cluster: Cluster | None, split: SplitBy) -> None:
         classifier.fit_stream(self.source, valid=None if self.valid is None else self._validation_rows(self.valid))
-        columns = self.columns
-        if self.may_be_paths and classifier.fitted_.codec.style is not None:
-            columns = replace(columns, path_sep=PATH_MARK)
-        held_out = classifier.metrics_.get("validation", {}).get("rows", 0)
-        return (calibrate(classifier, held_out, risk) if held_out else None), columns
+
+    def trained_columns(self, classifier: HiNetClassifier) -> Columns:
+        """Return the columns; labels may have turned out to be paths."""
+        are_paths = self.may_be_paths and classifier.fitted_.codec.style is not None
+        return replace(self.columns, path_sep=PATH_MARK) if are_paths else self.columns
 
     def _validation_rows(self, tables: LabelledTables) -> tuple[Any, list[Any]]:
         """Return validation rows, chosen at random if there are very many."""
@@ -206,8 +219,7 @@ class TrainingStream(_Source):
             numbers = np.arange(count, count + len(labels))
             sample.add(Chunk(numbers, inputs if isinstance(inputs, pa.Table) else pa.chunked_array([inputs]), labels))
             count += len(labels)
-        if not count:
-            raise HiNetError("there are no validation rows; check --where and the rejects")
+        _check_validation(count)
         chosen = sample.rows()
         note = "" if len(chosen) == count else f", of which {len(chosen):,} are chosen at random"
         self.run.message(f"{counted(count, 'validation row')}{note}")
@@ -215,7 +227,7 @@ class TrainingStream(_Source):
 
 
 @dataclass(frozen=True)
-class TaxonomyAlone(_Source):
+class TaxonomyAlone(TrainingSource):
     """A taxonomy whose texts are trained on, without training rows, and validation rows."""
 
     hierarchy: Taxonomy
@@ -234,16 +246,10 @@ class TaxonomyAlone(_Source):
         if self.valid is not None:
             run.message(counted(len(self.valid), "validation row"))
 
-    def fit(self, classifier: HiNetClassifier, risk: float | None, *_: Any) -> tuple[HiNetError | None, Columns]:
-        """Train, and calibrate if there are validation rows; return why a risk is not guaranteed, and the columns."""
-        inner = np.flatnonzero(self.hierarchy.depth > 0).tolist() if self.inner_labels else None
-        classes = None if inner is None else [self.hierarchy.ids[node] for node in inner]
-        valid = None if self.valid is None else (self.valid.inputs, self.valid.labels)
-        classifier.fit_taxonomy(classes, valid=valid)
-        return (None if self.valid is None else calibrate(classifier, len(self.valid), risk)), self.columns
-
-
-TrainingSource = TrainingData | TrainingStream | TaxonomyAlone
+    def _train(self, classifier: HiNetClassifier, cluster: Cluster | None, split: SplitBy) -> None:
+        inner = [self.hierarchy.ids[node] for node in np.flatnonzero(self.hierarchy.depth > 0).tolist()]
+        valid = None if self.valid is None else self.valid.pair
+        classifier.fit_taxonomy(inner if self.inner_labels else None, valid=valid)
 
 
 @dataclass(frozen=True)
@@ -261,7 +267,7 @@ class RowFiles:
     def declared(self, taxonomy: Path | None) -> RowFiles:
         """Return the files with the columns that the first declares, and the given hierarchy or the one it declares."""
         first, options, columns = self.data[0], self.rows.options, self.column_options
-        unused = {*self.rows.where, *conditions(self.validation.conditions)}
+        unused = {*self.rows.conditions, *self.validation.conditions}
         declared = declared_columns(first, options, columns.label or (), unused)
         if declared is None and not columns.text and not columns.are_mixed:
             check_text_column(first, options, {*unused, *(columns.label or Columns().label)})
@@ -273,8 +279,7 @@ class RowFiles:
         hierarchy, columns, valid = Taxonomy.from_file(taxonomy), self.column_options.with_defaults(Columns()), None
         if self.validation.files:
             valid = read_rows(self.validation.files, columns, self.rows, hierarchy, self.output)
-            if not len(valid):
-                raise HiNetError("there are no validation rows; check --where and the rejects")
+            _check_validation(len(valid))
         return TaxonomyAlone(columns, hierarchy, None, valid, inner_labels)
 
     @cached_property
@@ -284,7 +289,7 @@ class RowFiles:
         columns = options.with_defaults(
             self.defaults or (Columns(text=()) if options.are_mixed and not options.text else Columns())
         )
-        query = RowQuery(columns, where=self.rows.where, exclude=conditions(self.validation.conditions))
+        query = RowQuery(columns, where=self.rows.conditions, exclude=self.validation.conditions)
         may_be_paths = self._may_be_paths(columns)
         return replace(query, check=check_whole_path if may_be_paths else taxonomy_check(self.hierarchy))
 
@@ -295,7 +300,7 @@ class RowFiles:
 
     @property
     def _valid_query(self) -> RowQuery:
-        where = {**self.rows.where, **conditions(self.validation.conditions)}
+        where = {**self.rows.conditions, **self.validation.conditions}
         return replace(self.query, where=where, exclude={})
 
     @property
@@ -354,8 +359,14 @@ class RowFiles:
                 self._valid_files, self._valid_query, self.rows.options,
                 (lambda: nullcontext(Skipped(rejected))) if skips else lambda: self.rows.row_errors(self.output),
             )  # fmt: skip
-        columns = self.query.columns
-        return TrainingStream(columns, self.hierarchy, self._path_sep, source, valid, self._may_be_paths(columns), run)
+        columns, share = self.query.columns, self.validation.valid_share
+        paths = self._may_be_paths(columns)
+        return TrainingStream(columns, self.hierarchy, self._path_sep, source, valid, paths, share, run)
+
+
+def _check_validation(count: int) -> None:
+    if not count:
+        raise HiNetError("there are no validation rows; check --where and the rejects")
 
 
 def label_separator(labels: Sequence[Any]) -> tuple[str, str] | None:
@@ -384,19 +395,16 @@ def read_rows(
     """Read all labelled rows of files."""
     with rows.row_errors(output) as row_errors:
         return _read_labelled(
-            data, RowQuery(columns, where=rows.where, check=taxonomy_check(hierarchy)), rows, row_errors
+            data, RowQuery(columns, where=rows.conditions, check=taxonomy_check(hierarchy)), rows, row_errors
         )
 
 
 def _read_labelled(paths: list[str], query: RowQuery, rows: RowOptions, row_errors: RowErrors) -> LabelledInputs:
     labels: list[Any] = []
-
-    def inputs() -> Iterator[pa.Array | pa.Table]:
-        for block in labelled_blocks(paths, query, rows.options, row_errors):
-            labels.extend(block.labels)
-            yield block.table if block.table is not None else pa.array(block.texts, pa.large_string())
-
-    parts = list(inputs())
+    parts: list[pa.Array | pa.Table] = []
+    for block in labelled_blocks(paths, query, rows.options, row_errors):
+        labels += block.labels
+        parts.append(block.table if block.table is not None else pa.array(block.texts, pa.large_string()))
     joined = (
         pa.concat_tables(parts, promote_options="default")
         if query.columns.is_mixed and parts

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hinet.cli.finishing import report_model, report_replaced, save_model
-from hinet.cli.options import PLOT, RunOptions, check_plot, option, seed_options, shared_options
-from hinet.cli.table_options import FILES, ColumnOptions, RowOptions, column_options, row_options
+from hinet.cli.options import PLOT, RunOptions, check_plot, option
+from hinet.cli.table_options import FILES, ColumnOptions, RowOptions
 from hinet.cli.train import TAXONOMY
-from hinet.cli.training_options import TrainingOptions, ValidationOptions, validation_options
+from hinet.cli.training_options import TrainingOptions, ValidationOptions
 from hinet.errors import HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
@@ -31,31 +31,17 @@ _METRIC = (
 )
 _RESUME = "Continue the search in the folder of results; finished trials are kept."
 
-searched_options = shared_options(
-    TrainingOptions,
-    "training",
-    "Training",
-    "vectors",
-    "encoder",
-    "bundle_encoder",
-    "memory_limit",
-    "half",
-    "keep_examples",
-    "multilabel",
-)
+SearchedTraining = Annotated[
+    TrainingOptions, "vectors", "encoder", "bundle_encoder", "memory_limit", "half", "keep_examples", "multilabel"
+]
 
 
-@seed_options
-@row_options
-@searched_options
-@validation_options
-@column_options
 def tune(
     data: Annotated[list[str], typer.Argument(help=FILES, show_default=False)],
-    rows: RowOptions,
     column_options: ColumnOptions,
-    training: TrainingOptions,
     validation: ValidationOptions,
+    training: SearchedTraining,
+    rows: RowOptions,
     run: RunOptions,
     out: Annotated[str | None, option(_OUT)] = None,
     results: Annotated[str | None, option(_RESULTS)] = None,
@@ -73,6 +59,7 @@ def tune(
     is held out in turn. With --vectors, settings with and without them are compared.
     """
     from hinet import HiNetClassifier
+    from hinet.classifier.model_folder import check_target
     from hinet.cli.training_rows import RowFiles
     from hinet.tuning import validate_metric
     from hinet.tuning.search import MINUTES, SETTINGS_FILE, TABLE_FILE, plot_trials, write_results
@@ -84,7 +71,10 @@ def tune(
     folder = Path(results if results is not None else f"{str(out).rstrip('/')}.tune")
     reads = [*data, *validation.files, taxonomy]
     rows.check_outputs(reads, {"--out": out, "--results": folder, "--plot": plot}, str(folder))
-    _check_outputs(out, folder, plot, resume=resume)
+    if out is not None:
+        check_target(Path(out))
+    TrialFolder(folder).check(resume=resume)
+    check_plot(plot)
     if resume and not TrialFolder(folder).has_search:
         run.message(f"there are no trials in {folder}; the search starts from the beginning")
     validation.check()
@@ -99,72 +89,40 @@ def tune(
     run.message(f"{counted(len(read.train), 'row')} with {counted(len(read.train.distinct_labels), 'label')}")
     read.report_hierarchy(run, read.train.labels)
     classifier = HiNetClassifier(**read.parameters, **training.parameters, **run.parameters | {"verbose": False})
-    tuning = _search(classifier, read, validation, run, folder, minutes, metric, resume)
+    tuning = _search(
+        classifier, read, folder, run, valid_share=validation.valid_share, metric=metric, minutes=minutes, resume=resume
+    )
     write_results(tuning, folder)
     if plot is not None:
         plot_trials(tuning, plot)
     print_ranking(tuning)
     run.message(f"the best settings are in {folder / SETTINGS_FILE}, all trials in {folder / TABLE_FILE}")
-    if out is not None:
-        _train(classifier, read, tuning, training, validation, run, Path(out), start)
+    if out is not None:  # a model as that of 'hinet train' with these settings
+        if validation.valid_share is not None:
+            read = read.with_holdout(validation.valid_share, run.seed)
+        classifier.set_params(**tuning.parameters, verbose=not run.quiet)
+        risk_error = read.fit(classifier, validation.risk)
+        save_model(classifier, Path(out), read.columns, training)
+        report_model(classifier, Path(out), time.perf_counter() - start, run, risk_error)
 
 
-def _check_outputs(out: str | None, folder: Path, plot: Path | None, *, resume: bool) -> None:
-    """Raise FileError before rows are read if an output could not be written, or has another search."""
-    from hinet.classifier.model_folder import check_target
-    from hinet.tuning.trials import TrialFolder
-
-    if out is not None:
-        check_target(Path(out))
-    TrialFolder(folder).check(resume=resume)
-    check_plot(plot)
-
-
-def _search(
-    classifier: HiNetClassifier,
-    read: TrainingData,
-    validation: ValidationOptions,
-    run: RunOptions,
-    folder: Path,
-    minutes: float,
-    metric: str | None,
-    resume: bool,
-) -> Tuning:
+def _search(classifier: HiNetClassifier, read: TrainingData, folder: Path, run: RunOptions, **options: Any) -> Tuning:
     from hinet.progress import SilentProgress, progress_for_terminal
     from hinet.tuning import tune as search
     from hinet.tuning.trials import TrialFolder
 
+    progress = SilentProgress() if run.quiet else progress_for_terminal("tune")
+    valid = None if read.valid is None else read.valid.pair
     try:
         return search(
-            classifier, read.train.inputs, read.train.labels, folder=folder, valid=read.valid_pair,
-            valid_share=validation.valid_share, metric=metric, minutes=minutes, seed=run.seed, resume=resume,
-            progress=SilentProgress() if run.quiet else progress_for_terminal("tune"),
-        )  # fmt: skip
+            classifier, *read.train.pair, folder=folder, valid=valid, seed=run.seed, progress=progress, **options
+        )
     except KeyboardInterrupt:
         kept = f"interrupted; the finished trials are in {folder}: add --resume to the command to continue"
         typer.echo(
             kept if TrialFolder(folder).has_search else "interrupted before a trial ended: none is kept", err=True
         )
         raise
-
-
-def _train(
-    classifier: HiNetClassifier,
-    read: TrainingData,
-    tuning: Tuning,
-    training: TrainingOptions,
-    validation: ValidationOptions,
-    run: RunOptions,
-    model: Path,
-    start: float,
-) -> None:
-    """Train on all training rows with the best settings, as ``hinet train`` does, and save the model."""
-    if validation.valid_share is not None:
-        read = read.with_holdout(validation.valid_share, run.seed)
-    classifier.set_params(**tuning.parameters, verbose=not run.quiet)
-    risk_error, _ = read.fit(classifier, validation.risk)
-    save_model(classifier, model, read.columns, training)
-    report_model(classifier, model, time.perf_counter() - start, run, risk_error)
 
 
 def print_ranking(tuning: Tuning) -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hinet.cli.finishing import calibrate, report_model
-from hinet.cli.options import AsJson, EncoderFolder, ModelFolder, RunOptions, option, print_json, seed_options
-from hinet.cli.table_options import FILES, ColumnOptions, RowOptions, column_options, row_options
-from hinet.cli.training_options import ValidationOptions, validation_options
+from hinet.cli.options import AsJson, EncoderFolder, ModelFolder, RunOptions, option, print_json
+from hinet.cli.table_options import FILES, ColumnOptions, RowOptions
+from hinet.cli.training_options import ValidationOptions
 from hinet.errors import FileError, HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
@@ -28,15 +28,11 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
 MAX_NEW_NODES = 10  # maximum number of new nodes in the report
 
 
-@seed_options
-@row_options
-@validation_options
-@column_options
 def update(
     model: ModelFolder,
-    rows: RowOptions,
     column_options: ColumnOptions,
     validation: ValidationOptions,
+    rows: RowOptions,
     run: RunOptions,
     taxonomy: Annotated[Path | None, option("File of the changed hierarchy (default: unchanged).")] = None,
     rename: Annotated[list[str] | None, option("OLD=NEW: a node whose id changed; repeatable.")] = None,
@@ -56,6 +52,7 @@ def update(
     and on those that are given, which must be new to it. A warning says if rows that it keeps are answered worse than
     before.
     """
+    from hinet.classifier.calibration import MIN_ROWS
     from hinet.classifier.loaded import COLUMNS, LoadedModel
     from hinet.classifier.model_folder import check_target, read_manifest
     from hinet.cli.training_rows import RowFiles
@@ -81,16 +78,19 @@ def update(
         files = RowFiles(more, rows, column_options, validation, str(target), hierarchy)
         train, valid, columns = _read(files, loaded, run)
         new_nodes = _new_nodes(classifier, train) if hierarchy is None and train is not None else ()
-        messages = _learn(classifier, hierarchy, renamed, train, run)
+        messages = _learn(classifier, hierarchy, renamed, train)
         risk_error = None if valid is None else _validate(classifier, valid, validation.risk)
-        _report_calibration(classifier, manifest, run)
+        if manifest["calibration"] is not None and not hasattr(classifier, "calibration_"):
+            remedy = f"give --valid with at least {MIN_ROWS} rows to calibrate it"
+            run.message(f"the model is no longer calibrated; {remedy}")
         notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
         half, replaces = bool(manifest["model"].get("half")), manifest["blake2b"] if in_place else None
         classifier.save(target, half=half, notes=notes, replaces=replaces)
         if as_json:
             print_json(_report(classifier, target, change, new_nodes, messages))
         elif new_nodes:
-            _print_new_nodes(new_nodes)
+            further = f" (and {len(new_nodes) - MAX_NEW_NODES:,} more)" if len(new_nodes) > MAX_NEW_NODES else ""
+            typer.echo(f"new nodes: {', '.join(new_nodes[:MAX_NEW_NODES])}{further}")
         report_model(classifier, target, time.perf_counter() - start, run, risk_error)
 
 
@@ -167,20 +167,6 @@ def _change(
     return change
 
 
-def _report_calibration(classifier: HiNetClassifier, manifest: dict[str, Any], run: RunOptions) -> None:
-    """Print that the update removed the calibration, if so."""
-    from hinet.classifier.calibration import MIN_ROWS
-
-    if manifest["calibration"] is not None and not hasattr(classifier, "calibration_"):
-        remedy = f"give --valid with at least {MIN_ROWS} rows to calibrate it"
-        run.message(f"the model is no longer calibrated; {remedy}")
-
-
-def _print_new_nodes(names: tuple[str, ...]) -> None:
-    further = f" (and {len(names) - MAX_NEW_NODES:,} more)" if len(names) > MAX_NEW_NODES else ""
-    typer.echo(f"new nodes: {', '.join(names[:MAX_NEW_NODES])}{further}")
-
-
 def _report(
     classifier: HiNetClassifier,
     target: Path,
@@ -219,29 +205,24 @@ def _read(
         old, new = (", ".join(getattr(names, kind)) for names in (loaded.columns, columns))
         if old != new:
             run.message(f"the model now reads {new} by default instead of {old}; --{kind} names other columns")
-    named = [
+    if train is not None:
+        run.message(f"{counted(len(train), 'training row')} with {counted(len(train.distinct_labels), 'label')}")
+    train, valid = (
         None if part is None else replace(part, inputs=loaded.named_as_trained(part.inputs)) for part in (train, valid)
-    ]
-    return named[0], named[1], columns
+    )
+    return train, valid, columns
 
 
 def _learn(
-    classifier: HiNetClassifier,
-    hierarchy: Taxonomy | None,
-    renamed: dict[str, str],
-    train: LabelledInputs | None,
-    run: RunOptions,
+    classifier: HiNetClassifier, hierarchy: Taxonomy | None, renamed: dict[str, str], train: LabelledInputs | None
 ) -> list[str]:
     """Transfer and train the model; print the warnings, even if the command is quiet, and return them."""
-    if train is not None:
-        run.message(f"{counted(len(train), 'training row')} with {counted(len(train.distinct_labels), 'label')}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        if hierarchy is None and train is not None:
-            classifier.partial_fit(train.inputs, train.labels)
-        elif hierarchy is not None:
-            inputs, labels = (None, None) if train is None else (train.inputs, train.labels)
-            classifier.update_taxonomy(hierarchy, renamed, inputs, labels)
+        if hierarchy is not None:
+            classifier.update_taxonomy(hierarchy, renamed, *((None, None) if train is None else train.pair))
+        elif train is not None:
+            classifier.partial_fit(*train.pair)
     messages = [str(warning.message) for warning in caught]
     for message in messages:
         typer.echo(f"warning: {message}", err=True)
@@ -270,7 +251,7 @@ def _validate(classifier: HiNetClassifier, valid: LabelledInputs, risk: float | 
         classifier.fitted_ = classifier.fitted_.holding(rows, classifier.random_state)
     kept = classifier.fitted_.held_out
     if kept is None or len(valid) >= MIN_ROWS:
-        risk_error = calibrate(classifier, len(valid), risk, valid.inputs, valid.labels)
+        risk_error = calibrate(classifier, len(valid), risk, *valid.pair)
     else:
         risk_error = calibrate(classifier, len(kept), risk)
     classifier.metrics_["validation"] = metrics

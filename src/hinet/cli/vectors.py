@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hinet.choices import VECTOR_WIDTH
-from hinet.cli.options import AsJson, RunOptions, option, print_json, quiet_option, thread_options
-from hinet.cli.table_options import ColumnOptions, RowOptions, row_options, text_options
+from hinet.cli.options import AsJson, CommandGroup, QuietRun, ThreadedRun, option, print_json
+from hinet.cli.table_options import ColumnOptions, RowOptions, TextColumns
 from hinet.errors import FileError, HiNetError, counted
 
 if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
     import pyarrow as pa
 
-app = typer.Typer(help="Static vectors of words, distilled from a sentence encoder.", no_args_is_help=True)
+app = CommandGroup(help="Static vectors of words, distilled from a sentence encoder.", no_args_is_help=True)
 
 
 @app.command()
-@thread_options
-@row_options
-@text_options
 def distill(
     encoder: Annotated[
         str,
@@ -31,9 +28,9 @@ def distill(
         ),
     ],
     out: Annotated[Path, option("Folder to write; replaces older static vectors there.")],
+    column_options: TextColumns,
     rows: RowOptions,
-    column_options: ColumnOptions,
-    run: RunOptions,
+    run: ThreadedRun,
     table: Annotated[
         list[str] | None,
         option("Table of texts to fit the vectors to; repeatable (default: none).", "--rows"),
@@ -80,7 +77,11 @@ def _texts(table: list[str], rows: RowOptions, column_options: ColumnOptions, ou
 
     explicit = column_options.text is not None
     query = RowQuery(
-        column_options.with_defaults(Columns()), labels=False, where=rows.where, explicit=explicit, allow_blank=True
+        column_options.with_defaults(Columns()),
+        labels=False,
+        where=rows.conditions,
+        explicit=explicit,
+        allow_blank=True,
     )
     with rows.row_errors(str(out)) as row_errors:
         blocks = labelled_blocks(table, query, rows.options, row_errors)
@@ -91,10 +92,9 @@ def _texts(table: list[str], rows: RowOptions, column_options: ColumnOptions, ou
 
 
 @app.command()
-@quiet_option
 def inspect(
     folder: Annotated[Path, typer.Argument(help="Folder of static vectors.", show_default=False)],
-    run: RunOptions,
+    run: QuietRun,
     as_json: AsJson = False,
 ) -> None:
     """Show the tokens, width and size of static vectors.

@@ -212,12 +212,14 @@ def table_comparison(
             raise HiNetError(f"{file}: there are no {name} rows; set `split` or `test`")
     train_rows, test_rows = tfidf_texts(parts["train"].texts, parts["test"].texts)
     train, test_labels = (
-        [_split_labels(cell, columns.label_sep) for cell in parts[name].labels] for name in ("train", "test")
+        [_labels_of(cell, columns.label_sep) for cell in parts[name].labels] for name in ("train", "test")
     )
     if taxonomy is None:
         paths = [_steps(label) for row in (*train, *test_labels) for label in row]
         taxonomy = Taxonomy.from_paths(paths).under_virtual_root()
-        train, test_labels = _as_path_ids(train), _as_path_ids(test_labels)
+        train, test_labels = (
+            [tuple(path_id(_steps(label)) for label in row) for row in part] for part in (train, test_labels)
+        )
     return _comparison(Path(file).stem, taxonomy, train_rows, train, test_rows, test_labels)
 
 
@@ -250,12 +252,8 @@ def _rows(
     return LabelledRows(tuple(texts), tuple(labels)), splits
 
 
-def _split_labels(cell: str, separator: str | None) -> tuple[str, ...]:
+def _labels_of(cell: str, separator: str | None) -> tuple[str, ...]:
     return (cell,) if separator is None else tuple(part.strip() for part in cell.split(separator) if part.strip())
-
-
-def _as_path_ids(labels: LabelSets) -> list[tuple[str, ...]]:
-    return [tuple(path_id(_steps(label)) for label in row) for row in labels]
 
 
 def _steps(label: str) -> tuple[str, ...]:

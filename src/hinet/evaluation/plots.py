@@ -12,7 +12,9 @@ from hinet.errors import HiNetError
 from hinet.evaluation.comparison import Outcome
 from hinet.evaluation.evaluation import RANKS, Evaluation, SetEvaluation
 from hinet.extras import require
+from hinet.metrics import PrecisionRecall
 from hinet.metrics.probability import BINS
+from hinet.metrics.sets import Ranking
 from hinet.progress import EpochRecord
 
 MAX_TOPS = 15  # top nodes whose errors are plotted
@@ -21,7 +23,7 @@ MAX_NAME = 26  # maximum characters of a node's title
 
 def plot_comparison(outcomes: Sequence[Outcome], title: str, path: str | Path) -> None:
     """Plot accuracy and hierarchical F1 of every model, and its accuracy by level."""
-    plt = _pyplot()
+    plt = import_pyplot()
     models = list(dict.fromkeys(outcome.model for outcome in outcomes))
     figure, (bars, lines) = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
     positions = np.arange(len(models))
@@ -41,12 +43,12 @@ def plot_comparison(outcomes: Sequence[Outcome], title: str, path: str | Path) -
     lines.set(xlabel="level", ylabel="accuracy at the level, %", ylim=(0, 100))
     lines.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
     lines.legend()
-    _save(figure, title, path)
+    save_plot(figure, title, path)
 
 
 def plot_history(history: Sequence[EpochRecord], path: str | Path, title: str = "training") -> None:
     """Plot the cost of every expert by epoch, and the validation accuracy if there is one."""
-    plt = _pyplot()
+    plt = import_pyplot()
     has_scores = any(record.valid_score is not None for record in history)
     figure, panels = plt.subplots(
         1, 1 + has_scores, figsize=(5.5 * (1 + has_scores), 4), squeeze=False, constrained_layout=True
@@ -62,7 +64,7 @@ def plot_history(history: Sequence[EpochRecord], path: str | Path, title: str = 
         axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
         if axes.lines:
             axes.legend()
-    _save(figure, title, path)
+    save_plot(figure, title, path)
 
 
 def _curves(history: Sequence[EpochRecord]) -> dict[str, list[EpochRecord]]:
@@ -75,56 +77,33 @@ def _curves(history: Sequence[EpochRecord]) -> dict[str, list[EpochRecord]]:
     }
 
 
-def plot_search(
-    points: Sequence[tuple[float, float, float, str]], best: tuple[str, float, float], path: str | Path, title: str
-) -> None:
-    """Plot the gain of trials over the defaults, in points, against the seconds of the search.
-
-    ``points`` has the seconds, share of the rows, gain and name of each trial; ``best`` the name, gain and standard
-    error of the chosen one.
-    """
-    plt = _pyplot()
-    figure, axes = plt.subplots(figsize=(9, 4.5), constrained_layout=True)
-    axes.axhline(0, color="0.5", linewidth=1, label="defaults")
-    for share in sorted({point[1] for point in points}):
-        label = "all rows" if share == 1 else f"1/{round(1 / share)} of the rows"
-        chosen = [point for point in points if point[1] == share]
-        axes.plot([p[0] for p in chosen], [p[2] for p in chosen], "o", markersize=4, alpha=0.8, label=label)
-    name, gain, error = best
-    axes.axhspan(gain - error, gain + error, color="tab:green", alpha=0.15)
-    axes.axhline(gain, color="tab:green", linewidth=1, label=f"chosen: {name}")
-    axes.set(xlabel="seconds of the search", ylabel="gain over the defaults on the same rows, points")
-    axes.legend()
-    _save(figure, title, path)
-
-
 def plot_evaluation(evaluation: Evaluation, path: str | Path, title: str) -> None:
     """Plot accuracy by level, reliability, risk against coverage, and errors by top node."""
-    plt = _pyplot()
+    plt = import_pyplot()
     figure, ((levels, reliability), (coverage, errors)) = plt.subplots(2, 2, figsize=(11, 8.5), constrained_layout=True)
     _draw_shares(levels, evaluation.report.level_accuracy, "accuracy at the level, %", "accuracy by level")
     _draw_reliability(reliability, evaluation)
     _draw_coverage(coverage, evaluation)
     _draw_errors(errors, evaluation)
-    _save(figure, title, path)
+    save_plot(figure, title, path)
 
 
 def plot_set_evaluation(evaluation: SetEvaluation, path: str | Path, title: str) -> None:
     """Plot F1 by level and labels per row and, if known, the first ranks and precision against recall."""
-    plt = _pyplot()
-    draws = [_draw_f1_by_level, _draw_label_counts]
-    draws += [_draw_ranks] * (evaluation.ranking is not None) + [_draw_curve] * (evaluation.curve is not None)
-    rows = (len(draws) + 1) // 2
+    plt = import_pyplot()
+    ranking, curve = evaluation.ranking, evaluation.curve
+    rows = 1 + (ranking is not None or curve is not None)
     figure, panels = plt.subplots(rows, 2, figsize=(11, 4.25 * rows), squeeze=False, constrained_layout=True)
-    for draw, axes in zip(draws, panels.ravel(), strict=False):
-        draw(axes, evaluation)
-    for axes in panels.ravel()[len(draws) :]:
+    levels, counts, *others = panels.ravel()
+    _draw_shares(levels, evaluation.f1_by_level, "F1 of the nodes at the level, %", "F1 by level")
+    _draw_label_counts(counts, evaluation)
+    if ranking is not None:
+        _draw_ranks(others.pop(0), ranking)
+    if curve is not None:
+        _draw_curve(others.pop(0), curve)
+    for axes in others:
         axes.set_axis_off()
-    _save(figure, title, path)
-
-
-def _draw_f1_by_level(axes: Any, evaluation: SetEvaluation) -> None:
-    _draw_shares(axes, evaluation.f1_by_level, "F1 of the nodes at the level, %", "F1 by level")
+    save_plot(figure, title, path)
 
 
 def _draw_label_counts(axes: Any, evaluation: SetEvaluation) -> None:
@@ -137,9 +116,7 @@ def _draw_label_counts(axes: Any, evaluation: SetEvaluation) -> None:
     axes.legend()
 
 
-def _draw_ranks(axes: Any, evaluation: SetEvaluation) -> None:
-    ranking = evaluation.ranking
-    assert ranking is not None
+def _draw_ranks(axes: Any, ranking: Ranking) -> None:
     for number, (name, metric) in enumerate((("precision", ranking.precision), ("nDCG", ranking.ndcg))):
         shares = [100 * metric(k) for k in RANKS]
         container = axes.bar(np.arange(len(RANKS)) + 0.4 * number - 0.2, shares, 0.38, label=name)
@@ -149,9 +126,7 @@ def _draw_ranks(axes: Any, evaluation: SetEvaluation) -> None:
     axes.legend()
 
 
-def _draw_curve(axes: Any, evaluation: SetEvaluation) -> None:
-    curve = evaluation.curve
-    assert curve is not None
+def _draw_curve(axes: Any, curve: PrecisionRecall) -> None:
     axes.plot(100 * curve.recall, 100 * curve.precision, label=f"AU(PRC) {curve.area:.3f}")
     axes.set(xlabel="recall, %", ylabel="precision, %", xlim=(0, 100), ylim=(0, 100), title="all nodes pooled")
     axes.legend()
@@ -208,7 +183,8 @@ def _draw_errors(axes: Any, evaluation: Evaluation) -> None:
         axes.legend()
 
 
-def _pyplot() -> Any:
+def import_pyplot() -> Any:
+    """Return matplotlib's pyplot, set to draw without a screen."""
     require("matplotlib", "a plot")
     import matplotlib
 
@@ -219,11 +195,12 @@ def _pyplot() -> Any:
     return plt
 
 
-def _save(figure: Any, title: str, path: str | Path) -> None:
+def save_plot(figure: Any, title: str, path: str | Path) -> None:
+    """Write a figure with a title to a file."""
     figure.suptitle(title)
     try:
         figure.savefig(path, dpi=130)
     except (OSError, ValueError) as error:
         raise HiNetError(f"{path}: the plot cannot be saved: {error}") from None
     finally:
-        _pyplot().close(figure)
+        import_pyplot().close(figure)

@@ -12,7 +12,7 @@ import csv
 import hashlib
 import io
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -36,7 +36,7 @@ from hinet.metrics import SCORES, SET_SCORES
 from hinet.parameters import NONE, SEED, SHARE, real, validate_parameters
 from hinet.progress import Progress, SilentProgress
 from hinet.taxonomy import Taxonomy
-from hinet.tuning.space import Changes, Problem, Size, Space, key_of, parameters_of, settings_of, text_of
+from hinet.tuning.space import Changes, Problem, Space, key_of, parameters_of, settings_of, short_text, text_of
 from hinet.tuning.trials import (
     Gain,
     Refusal,
@@ -88,8 +88,10 @@ class Schedule:
 
     def next_step(self) -> Step | None:
         """Return the next step; None if the time is over or nothing is left to try."""
-        if (step := self._default_step()) is not None:
-            return step
+        until_all_rows = next(number for number, stage in enumerate(self.stages, 1) if stage.share == 1)
+        for stage in self.stages[:until_all_rows]:  # changes are compared with the defaults
+            if (step := self._missing({}, stage)) is not None:
+                return step
         return self._promotion(exploring=self.spent < EXPLORING * self.seconds) or self._new_step()
 
     @cached_property
@@ -104,16 +106,6 @@ class Schedule:
     @cached_property
     def _challengers(self) -> list[Changes]:
         return [changes for changes in candidates_of(self.trials, self.refused) if changes]
-
-    def _default_step(self) -> Step | None:
-        """Return the first missing step of the defaults up to all rows of one split; changes are compared with them."""
-        for stage in self.stages:
-            step = Step({}, stage.share, stage.splits[0])
-            if step.key not in self._done:
-                return step
-            if stage.share == 1:
-                return None
-        return None
 
     def _missing(self, changes: Changes, stage: Stage) -> Step | None:
         """Return the first unfinished step of a stage, the defaults before the changes."""
@@ -144,13 +136,6 @@ class Schedule:
         return None
 
     def _new_step(self) -> Step | None:
-        changes = self._proposal()
-        if changes is None:
-            return None
-        step = Step(dict(changes), self.stages[0].share, self.stages[0].splits[0])
-        return step if self._fits(step) else None
-
-    def _proposal(self) -> Changes | None:
         """Return changes that were not tried yet: one parameter at a time, later also combinations of the best."""
         known = {key_of(changes) for changes in self._challengers}
 
@@ -159,22 +144,18 @@ class Schedule:
 
         singles = [changes for changes in self.space.singles if is_new(changes)]
         number = len(known) + len(self.refused)
-        if singles and (number < COMBINE_FROM or number % COMBINE_EVERY):
-            return singles[0]
-        combined = self.space.combined(self._best(), is_new, np.random.default_rng([self.seed, number]))
-        return combined if combined is not None or not singles else singles[0]
-
-    def _best(self) -> list[Changes]:
-        """Return the changes that gain, those of later stages first."""
-        ranked = [gain for stage in reversed(self.stages) for gain in self._ranked(stage) if gain.value > 0]
-        return list({key_of(gain.changes): gain.changes for gain in ranked}.values())
+        changes = singles[0] if singles else None
+        if changes is None or (number >= COMBINE_FROM and number % COMBINE_EVERY == 0):
+            gains = [gain for stage in reversed(self.stages) for gain in self._ranked(stage) if gain.value > 0]
+            best = list({key_of(gain.changes): gain.changes for gain in gains}.values())  # later stages first
+            changes = self.space.combined(best, is_new, np.random.default_rng([self.seed, number])) or changes
+        if changes is None:
+            return None
+        step = Step(dict(changes), self.stages[0].share, self.stages[0].splits[0])
+        return step if self._fits(step) else None
 
     def _fits(self, step: Step) -> bool:
-        """Return whether a step is expected to end in time."""
-        return self.spent + self._expected(step) <= self.seconds
-
-    def _expected(self, step: Step) -> float:
-        """Return the expected seconds of a step: those of the defaults times the slowdown of these changes so far."""
+        """Return whether a step should end in time, if it is as much slower than the defaults as earlier ones were."""
         defaults = [trial for trial in self.trials if not trial.changes]
         seconds = np.mean([trial.seconds for trial in defaults if trial.share == step.share])
         own = [trial for trial in self.trials if key_of(trial.changes) == key_of(step.changes)]
@@ -184,7 +165,7 @@ class Schedule:
             for default in defaults
             if (default.share, default.split) == (trial.share, trial.split)
         ]
-        return float(seconds * (np.mean(ratios) if ratios else 1.0))
+        return bool(self.spent + seconds * (np.mean(ratios) if ratios else 1.0) <= self.seconds)
 
 
 MINUTES = real(above=0)
@@ -219,8 +200,12 @@ class Tuning:
     @property
     def settings(self) -> dict[str, Any]:
         """The best parameters as plain values for a settings file, without those of a run or of its rows."""
-        kept = {name: value for name, value in self.base.items() if name in SETTINGS and name not in RUN_PARAMETERS}
-        kept = {name: value for name, value in kept.items() if name not in ("vectors", "encoder") or _is_path(value)}
+        kept = {
+            name: value
+            for name, value in self.base.items()
+            if name in SETTINGS and name not in RUN_PARAMETERS
+            if name not in ("vectors", "encoder") or isinstance(value, str | Path)
+        }
         return settings_of(self.best.changes, kept, self.space)
 
     @property
@@ -285,100 +270,94 @@ def tune(
     """
     seconds = 60 * MINUTES.validate("minutes", minutes)
     TrialFolder(Path(folder)).check(resume=resume)
-    search = _Search.of(classifier, TuningRows.of(X, y), valid, valid_share, metric, seed)
-    trials = TrialFolder(Path(folder), search.identity())
-    finished, refused = search.run(trials, seconds, progress or SilentProgress(), resume=resume)
-    return Tuning(finished, search.space, search.given, search.runner.metric, refused)
+    validate_parameters(classifier, RULES)
+    given = _given_parameters(classifier)
+    runner, space = _prepare(classifier, given, TuningRows.of(X, y), valid, valid_share, metric, seed)
+    trials = TrialFolder(Path(folder), _identity(runner, space, given))
+    finished, refused = trials.start(resume=resume), trials.refusals()
+    _run(runner, space, trials, seconds, progress or SilentProgress(), finished, refused)
+    return Tuning(finished, space, given, runner.metric, refused)
 
 
-@dataclass(frozen=True)
-class _Search:
-    """A search that is ready to run: what trials share, and the space of changes."""
+def _prepare(
+    classifier: HiNetClassifier,
+    given: Mapping[str, Any],
+    rows: TuningRows,
+    valid: tuple[Any, Any] | None,
+    valid_share: float | None,
+    metric: str | None,
+    seed: int,
+) -> tuple[TrialRunner, Space]:
+    """Return the runner of trials and the space of changes; raise HiNetError for invalid rows, labels or arguments."""
+    seed, valid_share = SEED.validate("seed", seed), (SHARE | NONE).validate("valid_share", valid_share)
+    if torch := torch_parameter(classifier.get_params(deep=False)):
+        raise HiNetError(f"a search trains with the fused engine; leave {torch} out")
+    splits = Splits(rows, None if valid is None else TuningRows.of(*valid), valid_share, seed)
+    several = has_sets(rows.labels) if classifier.multilabel == "auto" else bool(classifier.multilabel)
+    metric = validate_metric(metric, several=several)
+    taxonomy = classifier.taxonomy
+    if taxonomy is not None and not isinstance(taxonomy, Taxonomy):
+        taxonomy = Taxonomy.from_file(taxonomy)
+    # errors of labels name rows of y
+    codec, _ = read_labels(checked_labels(rows.labels, count_of(rows.rows)), taxonomy, classifier.path_sep)
+    shared = {**given, "taxonomy": taxonomy}
+    if (source := vector_source(given.get("vectors"), None)) is not None:
+        shared["vectors"] = source  # once for all trials
+    runner = TrialRunner(splits, shared, metric, seed)
+    return runner, Space.of(_problem(runner, classifier.columns, int(codec.layers.ends.sum()), several=several), given)
 
-    runner: TrialRunner
-    space: Space
-    given: Mapping[str, Any]  # parameters that differ from their defaults
-    taxonomy: Taxonomy | None
 
-    @classmethod
-    def of(
-        cls,
-        classifier: HiNetClassifier,
-        rows: TuningRows,
-        valid: tuple[Any, Any] | None,
-        valid_share: float | None,
-        metric: str | None,
-        seed: int,
-    ) -> _Search:
-        """Return the search for a classifier, or raise HiNetError if rows, labels or arguments are invalid."""
-        validate_parameters(classifier, RULES)
-        seed, valid_share = SEED.validate("seed", seed), (SHARE | NONE).validate("valid_share", valid_share)
-        if torch := torch_parameter(classifier.get_params(deep=False)):
-            raise HiNetError(f"a search trains with the fused engine; leave {torch} out")
-        splits = Splits(rows, None if valid is None else TuningRows.of(*valid), valid_share, seed)
-        several = has_sets(rows.labels) if classifier.multilabel == "auto" else bool(classifier.multilabel)
-        metric = validate_metric(metric, several=several)
-        taxonomy = classifier.taxonomy
-        if taxonomy is not None and not isinstance(taxonomy, Taxonomy):
-            taxonomy = Taxonomy.from_file(taxonomy)
-        # errors of labels name rows of y
-        codec, _ = read_labels(checked_labels(rows.labels, count_of(rows.rows)), taxonomy, classifier.path_sep)
-        given = _given_parameters(classifier)
-        shared = {**given, "taxonomy": taxonomy}
-        if (source := vector_source(given.get("vectors"), None)) is not None:
-            shared["vectors"] = source  # once for all trials
-        runner = TrialRunner(splits, shared, metric, seed)
-        labels = int(codec.layers.ends.sum())
-        size = runner.default_size(stages_of(splits)[0].share, labels)
-        problem = _problem(runner, classifier.columns, taxonomy, labels, size, several=several)
-        return cls(runner, Space.of(problem, given), given, taxonomy)
+def _run(
+    runner: TrialRunner,
+    space: Space,
+    trials: TrialFolder,
+    seconds: float,
+    progress: Progress,
+    finished: list[Trial],
+    refused: list[Refusal],
+) -> None:
+    """Run trials until the schedule has no further one; add them, and the changes that could not be trained."""
+    progress.started(1, round(seconds))
+    shown = 0
+    try:
+        while True:
+            schedule = Schedule(space, stages_of(runner.splits), seconds, runner.seed, finished, refused)
+            progress.advanced(round(schedule.spent) - shown)
+            shown = round(schedule.spent)
+            step = schedule.next_step()
+            if step is None:
+                return
+            start = time.perf_counter()
+            try:
+                trial = runner.run(step, len(finished) + 1)
+            except HiNetError as error:
+                if not step.changes:
+                    raise
+                refused.append(Refusal(step.changes, str(error), round(time.perf_counter() - start, 3)))
+                trials.refuse(step, refused[-1])
+                progress.message(f"{step}: left out: {error}")
+                continue
+            trials.add(trial)
+            finished.append(trial)
+            progress.message(describe_trial(trial, finished, runner.metric, refused))
+    finally:
+        progress.finished()
 
-    def run(
-        self, trials: TrialFolder, seconds: float, progress: Progress, *, resume: bool
-    ) -> tuple[Sequence[Trial], Sequence[Refusal]]:
-        """Run trials until the schedule has no further one; return all, and the changes that could not be trained."""
-        finished, refused = trials.start(resume=resume), trials.refusals()
-        stages, runner = stages_of(self.runner.splits), self.runner
-        progress.started(1, round(seconds))
-        shown = 0
-        try:
-            while True:
-                schedule = Schedule(self.space, stages, seconds, runner.seed, finished, refused)
-                progress.advanced(round(schedule.spent) - shown)
-                shown = round(schedule.spent)
-                step = schedule.next_step()
-                if step is None:
-                    return finished, refused
-                start = time.perf_counter()
-                try:
-                    trial = runner.run(step, len(finished) + 1)
-                except HiNetError as error:
-                    if not step.changes:
-                        raise
-                    refused = [*refused, Refusal(step.changes, str(error), round(time.perf_counter() - start, 3))]
-                    trials.refuse(step, refused[-1])
-                    progress.message(f"{step}: left out: {error}")
-                    continue
-                trials.add(trial)
-                finished = [*finished, trial]
-                progress.message(describe_trial(trial, finished, runner.metric, refused))
-        finally:
-            progress.finished()
 
-    def identity(self) -> dict[str, Any]:
-        """Return values that are the same for all trials of a search."""
-        splits, taxonomy = self.runner.splits, self.taxonomy
-        left_out = ("taxonomy", "n_jobs", "memory_limit")
-        return {
-            "rows": splits.train.digest(),
-            "validation rows": None if splits.valid is None else splits.valid.digest(),
-            "taxonomy": None if taxonomy is None else _digest(taxonomy),
-            "valid_share": splits.valid_share,
-            "metric": self.runner.metric,
-            "seed": splits.seed,
-            "parameters": {name: _stable_repr(value) for name, value in self.given.items() if name not in left_out},
-            "space": [*self.space.values],
-        }
+def _identity(runner: TrialRunner, space: Space, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values that are the same for all trials of a search."""
+    splits, taxonomy = runner.splits, runner.base["taxonomy"]
+    left_out = ("taxonomy", "n_jobs", "memory_limit")
+    return {
+        "rows": splits.train.digest(),
+        "validation rows": None if splits.valid is None else splits.valid.digest(),
+        "taxonomy": None if taxonomy is None else _digest(taxonomy),
+        "valid_share": splits.valid_share,
+        "metric": runner.metric,
+        "seed": splits.seed,
+        "parameters": {name: _stable_repr(value) for name, value in given.items() if name not in left_out},
+        "space": [*space.values],
+    }
 
 
 def validate_metric(metric: str | None, *, several: bool | None = None) -> str:
@@ -401,20 +380,21 @@ def validate_metric(metric: str | None, *, several: bool | None = None) -> str:
 def describe_trial(trial: Trial, finished: Sequence[Trial], metric: str, refused: Sequence[Refusal] = ()) -> str:
     """Return one line about a finished trial and the best changes so far."""
     line = f"{trial.number}: {trial.step}: {metric} {100 * trial.score:.2f}"
-    defaults = [
-        other for other in finished if not other.changes and (other.share, other.split) == (trial.share, trial.split)
-    ]
-    if trial.changes and defaults:
-        line += f" ({100 * (trial.score - defaults[0].score):+.2f})"
+    if trial.changes and (gain := _gain_over_defaults(trial, finished)) is not None:
+        line += f" ({100 * gain:+.2f})"
     best = best_of(candidates_of(finished, refused), finished)
     if best is None:
         return f"{line}, {trial.seconds:.1f} s"
-    gain = f" ({100 * best.value:+.2f} ± {100 * best.error:.2f})" if best.changes else ""
-    return f"{line}, {trial.seconds:.1f} s; best so far: {text_of(best.changes)}{gain}"
+    best_gain = f" ({100 * best.value:+.2f} ± {100 * best.error:.2f})" if best.changes else ""
+    return f"{line}, {trial.seconds:.1f} s; best so far: {text_of(best.changes)}{best_gain}"
 
 
-def _is_path(value: Any) -> bool:
-    return isinstance(value, str | Path)
+def _gain_over_defaults(trial: Trial, trials: Sequence[Trial]) -> float | None:
+    """Return the gain of a trial over the defaults on the same rows; None if these were not tried there."""
+    for other in trials:
+        if not other.changes and (other.share, other.split) == (trial.share, trial.split):
+            return trial.score - other.score
+    return None
 
 
 def _given_parameters(classifier: HiNetClassifier) -> dict[str, Any]:
@@ -428,42 +408,29 @@ def _given_parameters(classifier: HiNetClassifier) -> dict[str, Any]:
     }
 
 
-def _problem(
-    runner: TrialRunner,
-    columns: Mapping[str, Any] | None,
-    taxonomy: Taxonomy | None,
-    labels: int,
-    size: Size,
-    *,
-    several: bool,
-) -> Problem:
-    rows = runner.splits.train.rows
+def _problem(runner: TrialRunner, columns: Mapping[str, Any] | None, labels: int, *, several: bool) -> Problem:
+    rows, taxonomy = runner.splits.train.rows, runner.base["taxonomy"]
     kind = "frame" if columns is not None else kind_of(rows)
     has_text = kind == "text" or (kind == "frame" and (not columns or bool(columns.get("text"))))
     texts = rows
     if kind == "frame" and has_text:
         kinds = ColumnKinds.of(RULES["columns"].validate("columns", columns)) if columns else recognise(rows).kinds
         texts = texts_of(rows, kinds)
+    has_short_texts = has_text and resolve_auto(iter([as_arrow(texts)]), TextSettings())[1].char_ngrams is not None
     return Problem(
         rows=runner.splits.rows_of(1.0),
         labels=labels,
-        default_size=size,
+        default_size=runner.default_size(stages_of(runner.splits)[0].share, labels),
         has_text=has_text,
-        has_short_texts=has_text and _are_short(texts),
+        has_short_texts=has_short_texts,
         is_frame=kind == "frame",
         is_dense=kind == "dense" or (kind == "frame" and not has_text),
         several=several,
         is_tree=taxonomy is None or taxonomy.is_tree,
         has_titles=taxonomy is not None and taxonomy.titles != taxonomy.ids,
-        has_thresholds=runner.splits.trains_with_valid,
+        has_thresholds=runner.splits.valid is not None or runner.splits.valid_share is not None,
         hierarchical=runner.metric.startswith(("hierarchical", "lca", "neg_tree", "depth")),
     )
-
-
-def _are_short(texts: Any) -> bool:
-    """Return whether texts have character n-grams by default."""
-    _, settings = resolve_auto(iter([as_arrow(texts)]), TextSettings())
-    return settings.char_ngrams is not None
 
 
 def _stable_repr(value: Any) -> str:
@@ -497,14 +464,6 @@ def write_results(tuning: Tuning, folder: str | Path) -> None:
     write_text(Path(folder) / TABLE_FILE, table_of(tuning))
 
 
-def gains(tuning: Tuning) -> Iterator[tuple[Trial, float | None]]:
-    """Yield trials with their gain over the defaults on the same rows; None if these were not tried there."""
-    defaults = {(trial.share, trial.split): trial.score for trial in tuning.trials if not trial.changes}
-    for trial in tuning.trials:
-        score = defaults.get((trial.share, trial.split))
-        yield trial, None if score is None else trial.score - score
-
-
 def table_of(tuning: Tuning) -> str:
     """Return all trials as CSV, one row per trial and one column per parameter, empty for its default."""
     stream = io.StringIO()
@@ -513,7 +472,8 @@ def table_of(tuning: Tuning) -> str:
     columns = ["trial", "settings", "share", "split", "rows", tuning.metric, "gain", "seconds", "total_seconds"]
     writer.writerow([*columns, *names])
     totals = accumulate(trial.seconds for trial in tuning.trials)
-    for (trial, gain), total in zip(gains(tuning), totals, strict=True):
+    for trial, total in zip(tuning.trials, totals, strict=True):
+        gain = _gain_over_defaults(trial, tuning.trials)
         writer.writerow(
             [
                 trial.number,
@@ -525,26 +485,30 @@ def table_of(tuning: Tuning) -> str:
                 "" if gain is None else f"{gain:+.5f}",
                 f"{trial.seconds:.2f}",
                 f"{total:.2f}",
-                *(_cell(trial.changes, name) for name in names),
+                *(short_text(trial.changes[name]) if name in trial.changes else "" for name in names),
             ]
         )
     return stream.getvalue()
 
 
-def _cell(changes: dict[str, Any], name: str) -> str:
-    return text_of({name: changes[name]}).partition("=")[2] if name in changes else ""
-
-
 def plot_trials(tuning: Tuning, path: str | Path) -> None:
     """Plot the gain of all trials against the seconds of the search; needs matplotlib."""
-    from hinet.evaluation.plots import plot_search
+    from hinet.evaluation.plots import import_pyplot, save_plot
 
     totals = accumulate(trial.seconds for trial in tuning.trials)
-    points = [
-        (total, trial.share, 100 * gain, text_of(trial.changes))
-        for (trial, gain), total in zip(gains(tuning), totals, strict=True)
-        if gain is not None and trial.changes
-    ]
-    best = tuning.best
-    title = f"{tuning.metric} of {counted(len(tuning.trials), 'trial')}"
-    plot_search(points, (text_of(best.changes), 100 * best.value, 100 * best.error), path, title)
+    points: dict[float, list[tuple[float, float]]] = {}  # seconds and gains of each share of the rows
+    for trial, total in zip(tuning.trials, totals, strict=True):
+        gain = _gain_over_defaults(trial, tuning.trials)
+        if gain is not None and trial.changes:
+            points.setdefault(trial.share, []).append((total, 100 * gain))
+    figure, axes = import_pyplot().subplots(figsize=(9, 4.5), constrained_layout=True)
+    axes.axhline(0, color="0.5", linewidth=1, label="defaults")
+    for share, chosen in sorted(points.items()):
+        label = "all rows" if share == 1 else f"1/{round(1 / share)} of the rows"
+        axes.plot(*zip(*chosen, strict=True), "o", markersize=4, alpha=0.8, label=label)
+    best, error = 100 * tuning.best.value, 100 * tuning.best.error
+    axes.axhspan(best - error, best + error, color="tab:green", alpha=0.15)
+    axes.axhline(best, color="tab:green", linewidth=1, label=f"chosen: {text_of(tuning.best.changes)}")
+    axes.set(xlabel="seconds of the search", ylabel="gain over the defaults on the same rows, points")
+    axes.legend()
+    save_plot(figure, f"{tuning.metric} of {counted(len(tuning.trials), 'trial')}", path)

@@ -126,18 +126,14 @@ def _engine_values(problem: Problem) -> dict[str, tuple[Any, ...]]:
         "feature_dropout": (0.3, 0.5) if not dense_sets else (0.0, 0.2),
         "dropout": (0.5, 0.15) if not dense_sets else (0.75, 0.45),
         "wide": (False,),
-        "flat": _flat_values(problem),
+        "flat": (not has_flat_by_default(problem.labels, problem.rows),),
     }
     left_out = {"prior_strength", "flat"} if problem.several else set()
+    if not problem.is_tree or problem.labels > MAX_TRIED_FLAT_LABELS:
+        left_out |= {"flat"}
     if problem.is_dense:
         left_out |= {"wide"} if problem.several else {"feature_dropout"}
-    return {name: options for name, options in values.items() if name not in left_out and options}
-
-
-def _flat_values(problem: Problem) -> tuple[bool, ...]:
-    if not problem.is_tree or problem.labels > MAX_TRIED_FLAT_LABELS:
-        return ()
-    return (not has_flat_by_default(problem.labels, problem.rows),)
+    return {name: options for name, options in values.items() if name not in left_out}
 
 
 def _text_values(problem: Problem) -> dict[str, tuple[Any, ...]]:
@@ -183,9 +179,10 @@ def text_of(changes: Changes) -> str:
     >>> text_of({"members": 4, "text.char_ngrams": [3, 5]})
     'members=4 char_ngrams=3-5'
     """
-    parts = [f"{name.removeprefix(TEXT)}={_short(value)}" for name, value in changes.items()]
+    parts = [f"{name.removeprefix(TEXT)}={short_text(value)}" for name, value in changes.items()]
     return " ".join(parts) or "defaults"
 
 
-def _short(value: Any) -> str:
+def short_text(value: Any) -> str:
+    """Return a value as text for users."""
     return "-".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -107,11 +107,6 @@ class Split:
     valid: TuningRows | None
     scored: TuningRows
 
-    @property
-    def valid_pair(self) -> tuple[Any, Any] | None:
-        """The validation rows and their labels, as ``fit`` takes them."""
-        return None if self.valid is None else (self.valid.rows, self.valid.labels)
-
 
 @dataclass(frozen=True)
 class Splits:
@@ -138,11 +133,6 @@ class Splits:
         """The number of splits."""
         return PARTS if self.valid is None else 2
 
-    @property
-    def trains_with_valid(self) -> bool:
-        """Whether validation rows weight the experts."""
-        return self.valid is not None or self.valid_share is not None
-
     def rows_of(self, share: float) -> int:
         """Return the approximate number of training rows of a trial."""
         rows = len(self.train)
@@ -153,27 +143,19 @@ class Splits:
     def split(self, number: int, share: float = 1.0) -> Split:
         """Return a split with a share of its training rows."""
         if self.valid is not None:
-            halves = _parts(len(self.valid), 2, self.seed)
-            scored, other = halves[number], halves[1 - number]
-            train = np.arange(len(self.train))
-            return Split(
-                self.train.take(self._some(train, share, number)),
-                self.valid.take(other),
-                self.valid.take(scored[:MAX_SCORED]),
-            )
-        parts = _parts(len(self.train), PARTS, self.seed)
-        train = np.sort(np.concatenate([part for other, part in enumerate(parts) if other != number]))
-        valid = None
-        if self.valid_share is not None:
-            mask = holdout_mask(len(train), self.valid_share, self.seed + number)
-            valid, train = self.train.take(train[mask]), train[~mask]
-        scored = parts[number][:MAX_SCORED]
-        return Split(self.train.take(self._some(train, share, number)), valid, self.train.take(scored))
-
-    def _some(self, rows: Ints, share: float, number: int) -> Ints:
-        """Return a share of rows in their order; smaller shares are subsets of larger ones."""
-        order = np.random.default_rng([self.seed, number, 1 << 22]).permutation(len(rows))
-        return rows[np.sort(order[: max(1, round(share * len(rows)))])]
+            parts = _parts(len(self.valid), 2, self.seed)
+            train, valid = np.arange(len(self.train)), self.valid.take(parts[1 - number])
+            scored = self.valid.take(parts[number][:MAX_SCORED])
+        else:
+            parts, valid = _parts(len(self.train), PARTS, self.seed), None
+            train = np.sort(np.concatenate([part for other, part in enumerate(parts) if other != number]))
+            if self.valid_share is not None:
+                mask = holdout_mask(len(train), self.valid_share, self.seed + number)
+                valid, train = self.train.take(train[mask]), train[~mask]
+            scored = self.train.take(parts[number][:MAX_SCORED])
+        order = np.random.default_rng([self.seed, number, 1 << 22]).permutation(len(train))
+        some = np.sort(order[: max(1, round(share * len(train)))])  # smaller shares are subsets of larger ones
+        return Split(self.train.take(train[some]), valid, scored)
 
 
 def _parts(count: int, parts: int, seed: int) -> list[Ints]:
@@ -276,7 +258,7 @@ class TrialFolder:
         self.check(resume=resume)
         if not self.has_search:
             return []
-        path, content = self.path / SEARCH, self._content
+        path, content = self.path / SEARCH, {"format": FORMAT, **self.identity}
         before = _read(path, dict[str, Any], RESTART)
         differing = [name for name in content if before.get(name) != json.loads(json.dumps(content[name]))]
         if differing:
@@ -285,13 +267,18 @@ class TrialFolder:
             )
         return self.trials()
 
-    @property
-    def _content(self) -> dict[str, Any]:
-        return {"format": FORMAT, **self.identity}
-
     def trials(self) -> list[Trial]:
         """Return the finished trials in their order."""
-        return sorted(map(_trial_of, self._files(TRIALS)), key=lambda trial: trial.number)
+        trials = []
+        for path in self._files(TRIALS):
+            trial = Trial(**_read(path, Trial, REPEATED))
+            is_finite = np.isfinite([trial.score, trial.seconds, *trial.without]).all()
+            if not is_finite or trial.seconds < 0 or len(trial.without) < 2:
+                raise FileError(path, f"has invalid numbers; {REPEATED}")
+            if trial.step.name != path.name:
+                raise FileError(path, f"does not match its name; {REPEATED}")
+            trials.append(trial)
+        return sorted(trials, key=lambda trial: trial.number)
 
     def refusals(self) -> list[Refusal]:
         """Return the changes that were refused."""
@@ -304,7 +291,7 @@ class TrialFolder:
         """Keep a finished trial; the first one also writes the identity of the search."""
         if not self.has_search:
             (self.path / TRIALS).mkdir(parents=True, exist_ok=True)
-            write_text(self.path / SEARCH, json.dumps(self._content, indent=2) + "\n")
+            write_text(self.path / SEARCH, json.dumps({"format": FORMAT, **self.identity}, indent=2) + "\n")
         write_text(self.path / TRIALS / trial.step.name, json.dumps(asdict(trial)) + "\n")
 
     def refuse(self, step: Step, refusal: Refusal) -> None:
@@ -322,16 +309,6 @@ def _read(path: Path, kind: Any, remedy: str) -> Any:
         reason = f": {error}" if isinstance(error, HiNetError) and not isinstance(error, FileError) else ""
         raise FileError(path, f"is damaged{reason}; {remedy}") from None
     return content
-
-
-def _trial_of(path: Path) -> Trial:
-    trial = Trial(**_read(path, Trial, REPEATED))
-    is_finite = np.isfinite([trial.score, trial.seconds, *trial.without]).all()
-    if not is_finite or trial.seconds < 0 or len(trial.without) < 2:
-        raise FileError(path, f"has invalid numbers; {REPEATED}")
-    if trial.step.name != path.name:
-        raise FileError(path, f"does not match its name; {REPEATED}")
-    return trial
 
 
 def is_refused(changes: Changes, refused: Sequence[Refusal]) -> bool:
@@ -374,20 +351,16 @@ def gain_of(changes: Changes, trials: Sequence[Trial], share: float = 1.0) -> Ga
     if not common:
         return None
     scores, default_scores = ([part[split].score for split in common] for part in (own, defaults))
-    variances = [_variance(own[split], defaults[split]) for split in common]
-    error = float(np.sqrt(np.sum(variances)) / len(common))
+    variance = 0.0  # jackknife variance of the differences, from the scores without each group of rows
+    for split in common:
+        without = np.subtract(own[split].without, defaults[split].without)
+        variance += (len(without) - 1) / len(without) * np.sum((without - without.mean()) ** 2)
+    error = float(np.sqrt(variance) / len(common))
     if len(common) >= MIN_SPLITS and changes:  # the start of training differs between splits too
         differences = np.subtract(scores, default_scores)
         error = max(error, float(np.std(differences, ddof=1) / np.sqrt(len(common))))
     freedom = sum(len(own[split].without) - 1 for split in common)
     return Gain(changes, float(np.mean(scores)), float(np.mean(default_scores)), error, len(common), freedom)
-
-
-def _variance(own: Trial, default: Trial) -> float:
-    """Return the jackknife variance of the difference of two scores, from the scores without each group of rows."""
-    differences = np.subtract(own.without, default.without)
-    groups = len(differences)
-    return float((groups - 1) / groups * np.sum((differences - differences.mean()) ** 2))
 
 
 def best_of(candidates: Sequence[Changes], trials: Sequence[Trial]) -> Gain | None:
@@ -461,7 +434,7 @@ class TrialRunner:
 
     def default_size(self, share: float, labels: int) -> Size:
         """Return the size of the defaults on all rows; the features are those of the share that is tried first."""
-        training = self._training(self._classifier(Step({}, share, 0)), Step({}, share, 0))
+        _, training = self._training(Step({}, share, 0))
         labelled = training.read_labels()
         titles = training.choose_titles(labelled)
         with training.encode_rows(labelled, titles, *training.fit_features(labelled, titles)) as prepared:
@@ -469,24 +442,21 @@ class TrialRunner:
             settings = training.plan(prepared, shape)
             has_dense = isinstance(prepared.rows, MixedRows)
         members = settings.members_for(shape.rows, shape.features, dense=has_dense)
-        return Size(
-            members,
-            settings.width_for(members, labels),
-            shape.epochs(settings, several=labelled.codec.sets is not None),
-        )
+        epochs = shape.epochs(settings, several=labelled.codec.sets is not None)
+        return Size(members, settings.width_for(members, labels), epochs)
 
     def fitted(self, step: Step) -> HiNetClassifier:
         """Return the classifier of a step, fitted to the rows of its split."""
-        classifier = self._classifier(step)
-        return fit_by(classifier, self._training(classifier, step))
+        return fit_by(*self._training(step))
 
-    def _training(self, classifier: HiNetClassifier, step: Step) -> Training:
-        split = self._split(step)
-        return training_of(classifier, split.train.rows, split.train.labels, valid=split.valid_pair, cache=self.memory)
-
-    def _classifier(self, step: Step) -> HiNetClassifier:
+    def _training(self, step: Step) -> tuple[HiNetClassifier, Training]:
+        """Return the classifier of a step and its training."""
         parameters = parameters_of(step.changes, self.base)
-        return HiNetClassifier(**{**parameters, "keep_examples": False, "random_state": self.seed + step.split})
+        parameters |= {"keep_examples": False, "random_state": self.seed + step.split}
+        classifier = HiNetClassifier(**parameters)
+        train, valid = self._split(step).train, self._split(step).valid
+        pair = None if valid is None else (valid.rows, valid.labels)
+        return classifier, training_of(classifier, train.rows, train.labels, valid=pair, cache=self.memory)
 
     def _split(self, step: Step) -> Split:
         key = step.split, step.share
