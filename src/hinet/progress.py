@@ -96,8 +96,10 @@ class RichProgress(LineProgress):
         self._bars.stop()
 
 
-def progress_for_terminal(name: str = "") -> Progress:
-    """Return a progress bar if standard error is a terminal, else lines."""
+def progress_for_terminal(name: str = "", *, quiet: bool = False) -> Progress:
+    """Return a progress bar if standard error is a terminal, else lines; nothing is shown with ``quiet``."""
+    if quiet:
+        return SilentProgress()
     return RichProgress(name) if sys.stderr.isatty() else LineProgress(name)
 
 

@@ -62,7 +62,7 @@ def test_labels_that_no_trace_leads_to_are_wrong_at_their_full_depth() -> None:
     assert report.hierarchical_precision == pytest.approx((predicted - 2) / predicted)  # pet, dog
     assert report.hierarchical_recall == pytest.approx((predicted - 2) / (predicted + 2 - 1))
     assert report.level_accuracy == pytest.approx((29 / 30, 1, 6 / 7, 0))
-    assert evaluation.level_calibration[0] == pytest.approx(
+    assert evaluation.as_dict()["level_calibration_error"][0] == pytest.approx(
         expected_calibration_error(
             np.minimum(np.exp(found.log_p[found.traces.offsets[:-1]]), 1), np.arange(len(TEXTS)) != 1
         )

@@ -26,7 +26,7 @@ def finished(step: Step, number: int, quality: Quality, rows: int = ROWS, second
     difficulty = np.random.default_rng([step.split, 7]).random(rows)
     own = np.random.default_rng([step.split, *repr(step.key).encode()]).normal(0, 0.02, rows)
     right = (difficulty + own < quality(step.changes)).astype(float)
-    return Trial(number, step.changes, step.share, step.split, rows, *_scored(right), seconds * step.share)
+    return Trial(step.changes, step.share, step.split, number, rows, *_scored(right), seconds * step.share)
 
 
 def run(quality: Quality, seconds: float, trials: list[Trial] | None = None, **options: Any) -> list[Trial]:
@@ -48,7 +48,7 @@ def test_it_finds_what_is_better_within_the_time_and_repeats_nothing() -> None:
     assert "a" not in best.changes
     assert best.splits == 3
     assert sum(trial.seconds for trial in trials) <= 60
-    assert len({trial.step.key for trial in trials}) == len(trials)
+    assert len({trial.key for trial in trials}) == len(trials)
     assert trials[0].changes == trials[1].changes == {}
 
 
@@ -107,7 +107,7 @@ def test_chance_alone_seldom_replaces_the_defaults() -> None:
         trials = []
         for number in range(11):
             own = np.where(random.random(ROWS) < 0.08, random.random(ROWS) < 0.7, right).astype(float)
-            trials.append(Trial(number, {"a": number} if number else {}, 1.0, 0, ROWS, *_scored(own), 1.0))
+            trials.append(Trial({"a": number} if number else {}, 1.0, 0, number, ROWS, *_scored(own), 1.0))
         best = best_of(candidates_of(trials), trials)
         assert best is not None
         chosen += bool(best.changes)
@@ -125,7 +125,7 @@ def test_the_error_of_a_gain_is_that_of_paired_rows() -> None:
     random = np.random.default_rng(0)
     values = random.random((2, ROWS)) < [[0.7], [0.75]]
     trials = [
-        Trial(number, changes, 1.0, 0, ROWS, *_scored(own), 1.0)
+        Trial(changes, 1.0, 0, number, ROWS, *_scored(own), 1.0)
         for number, (changes, own) in enumerate(zip(({}, {"a": 1}), values, strict=True))
     ]
     gain = gain_of({"a": 1}, trials)

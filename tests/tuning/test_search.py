@@ -257,7 +257,7 @@ def test_the_space_starts_from_what_the_defaults_train(form: str, effort: str) -
 
 def test_trials_of_an_unknown_or_damaged_search_are_not_taken_in(tmp_path: Path) -> None:
     folder = TrialFolder(tmp_path / "found", {"seed": 0})
-    folder.add(Trial(1, {}, 1.0, 0, 10, 0.5, [0.5, 0.5], 1.0))
+    folder.add(Trial({}, 1.0, 0, 1, 10, 0.5, [0.5, 0.5], 1.0))
     assert len(folder.start(resume=True)) == 1
     for bad in ("{", "[]"):
         (folder.path / "search.json").write_text(bad)

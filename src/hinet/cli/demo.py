@@ -95,12 +95,12 @@ def _distilled(run: RunOptions) -> TokenVectors:
     from tempfile import TemporaryDirectory
 
     from hinet.encoders import Encoder, distill, packaged_encoder, read_vectors
-    from hinet.progress import SilentProgress, progress_for_terminal
+    from hinet.progress import progress_for_terminal
 
     folder = packaged_encoder()
     run.message("distilling word vectors from all-MiniLM-L6-v2")
     with TemporaryDirectory() as work:
-        progress = SilentProgress() if run.quiet else progress_for_terminal("vectors")
+        progress = progress_for_terminal("vectors", quiet=run.quiet)
         distill(Encoder.load(folder, threads=run.threads), Path(work, "vectors"), progress=progress)
         return read_vectors(Path(work, "vectors"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,7 +55,6 @@ def evaluate(
     """
     from hinet.classifier.loaded import load_model
     from hinet.data.tables import RowQuery, labelled_blocks, taxonomy_check
-    from hinet.evaluation.risk import AnswerCounts
     from hinet.progress import counter_for_terminal
 
     check_plot(plot)
@@ -86,8 +86,7 @@ def evaluate(
 
         name = ", ".join(dict.fromkeys("standard input" if path == "-" else Path(path).name for path in data))
         keep_evaluation(model, loaded.manifest["blake2b"], figures_of(evaluation, name))
-    counts = AnswerCounts.joined(results.counts) if results.counts else None
-    _print(evaluation, loaded, speed, counts, sets, as_json)
+    results.report(evaluation, sets, speed, as_json)
 
 
 class _Results:
@@ -166,37 +165,31 @@ class _Results:
         scores.resize(len(self.labels), len(taxonomy))  # labels that the model does not know have no score
         return SetEvaluation(taxonomy, self.labels, self.predicted, self.ranked, scores)
 
+    def report(self, evaluation: Evaluation, sets: SetEvaluation | None, speed: float, as_json: bool) -> None:
+        """Print all figures."""
+        from hinet.evaluation.risk import AnswerCounts
 
-def _print(
-    evaluation: Evaluation,
-    loaded: LoadedModel,
-    speed: float,
-    counts: AnswerCounts | None,
-    sets: SetEvaluation | None,
-    as_json: bool,
-) -> None:
-    from dataclasses import asdict
+        bound = self.loaded.risk_bound
+        counts = AnswerCounts.joined(self.counts) if self.counts else None
+        if as_json:
+            figures = {**evaluation.as_dict(), "rows_a_second": speed}
+            if bound is not None and counts is not None:
+                figures["min_confidence_calibrated"] = {"promise": asdict(bound), **counts.as_shares()}
+            if sets is not None:
+                figures["sets"] = sets.as_dict()
+            print_json(figures)
+            return
+        from rich.console import Console
 
-    bound = loaded.risk_bound
-    if as_json:
-        figures = {**evaluation.as_dict(), "rows_a_second": speed}
-        if bound is not None and counts is not None:
-            figures["min_confidence_calibrated"] = {"promise": asdict(bound), **counts.as_shares()}
+        figures = evaluation_figures(evaluation, self.loaded.fitted.predictor.outputs, speed)
+        if counts is not None:
+            figures["at --min-confidence calibrated"] = str(counts)
         if sets is not None:
-            figures["sets"] = sets.as_dict()
-        print_json(figures)
-        return
-    from rich.console import Console
-
-    figures = evaluation_figures(evaluation, loaded.fitted.predictor.outputs, speed)
-    if counts is not None:
-        figures["at --min-confidence calibrated"] = str(counts)
-    if sets is not None:
-        first = {f"{name} of the first label" if name in _OF_LABELS else name: figures[name] for name in figures}
-        figures = set_figures(sets) | first
-    Console(highlight=False).print(figures_table(figures, len(evaluation)))
-    if bound is not None:
-        typer.echo(f"--min-confidence calibrated: {bound}")
+            first = {f"{name} of the first label" if name in _OF_LABELS else name: figures[name] for name in figures}
+            figures = set_figures(sets) | first
+        Console(highlight=False).print(figures_table(figures, len(evaluation)))
+        if bound is not None:
+            typer.echo(f"--min-confidence calibrated: {bound}")
 
 
 def figures_table(figures: dict[str, str], rows: int) -> Table:

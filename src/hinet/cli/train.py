@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hinet.choices import SplitBy
-from hinet.cli.finishing import report_model, report_replaced, save_model
 from hinet.cli.options import PLOT, ClusterOptions, RunOptions, check_plot, given_options, option
 from hinet.cli.table_options import FILES, ColumnOptions, RowOptions
-from hinet.cli.training_options import TrainingOptions, ValidationOptions
+from hinet.cli.training import TrainingOptions, ValidationOptions, report_model, report_replaced, save_model
 from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast

@@ -16,10 +16,9 @@ import pyarrow as pa
 
 from hinet import HiNetClassifier, Taxonomy
 from hinet.choices import SplitBy
-from hinet.cli.finishing import calibrate
 from hinet.cli.options import RunOptions
 from hinet.cli.table_options import NOT_PATHS, ColumnOptions, RowOptions, check_text_column
-from hinet.cli.training_options import TrainingOptions, ValidationOptions
+from hinet.cli.training import TrainingOptions, ValidationOptions, calibrate
 from hinet.data.datasets import holdout_mask
 from hinet.data.tables import (
     Columns,

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.finishing import report_model, report_replaced, save_model
 from hinet.cli.options import PLOT, RunOptions, check_plot, option
 from hinet.cli.table_options import FILES, ColumnOptions, RowOptions
 from hinet.cli.train import TAXONOMY
-from hinet.cli.training_options import TrainingOptions, ValidationOptions
+from hinet.cli.training import TrainingOptions, ValidationOptions, report_model, report_replaced, save_model
 from hinet.errors import HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
@@ -107,13 +106,13 @@ def tune(
 
 
 def _search(classifier: HiNetClassifier, read: TrainingData, folder: Path, run: RunOptions, **options: Any) -> Tuning:
-    from hinet.progress import SilentProgress, progress_for_terminal
+    from hinet.progress import progress_for_terminal
     from hinet.tuning import tune as search
     from hinet.tuning.trials import TrialFolder
 
-    progress = SilentProgress() if run.quiet else progress_for_terminal("tune")
     valid = None if read.valid is None else read.valid.pair
     try:
+        progress = progress_for_terminal("tune", quiet=run.quiet)
         return search(
             classifier, *read.train.pair, folder=folder, valid=valid, seed=run.seed, progress=progress, **options
         )

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.finishing import calibrate, report_model
 from hinet.cli.options import AsJson, EncoderFolder, ModelFolder, RunOptions, option, print_json
 from hinet.cli.table_options import FILES, ColumnOptions, RowOptions
-from hinet.cli.training_options import ValidationOptions
+from hinet.cli.training import ValidationOptions, calibrate, report_model
 from hinet.errors import FileError, HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast

@@ -53,7 +53,7 @@ def distill(
     from hinet.encoders.distillation import check_replaceable
     from hinet.encoders.distillation import distill as write_vectors
     from hinet.encoders.encoder import Encoder
-    from hinet.progress import Progress, progress_for_terminal
+    from hinet.progress import progress_for_terminal
 
     if cache is not None and no_cache:
         raise HiNetError("--cache cannot be combined with --no-cache; leave one out")
@@ -63,7 +63,7 @@ def distill(
     check_replaceable(out)
     texts = _texts(table, rows, column_options, out) if table else None
     loaded = Encoder.load(encoder, threads=run.threads)
-    progress = Progress() if run.quiet else progress_for_terminal("vectors")
+    progress = progress_for_terminal("vectors", quiet=run.quiet)
     source = loaded if no_cache else CachedEncoder(loaded, cache)
     written = write_vectors(source, out, texts=texts, width=width, progress=progress)
     run.message(f"wrote {out}: {counted(written.tokens, 'token')} of width {written.width:,}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -28,7 +28,7 @@ from hinet.cluster.session import Cluster, connected
 from hinet.compiled import compile_from_now_on
 from hinet.data.tables import LabelledBlock, RowErrors, labelled_blocks, new_table
 from hinet.data.tables.blocks import FailFast, Skipped
-from hinet.data.tables.writing import CellKind, parquet_schema, to_arrow
+from hinet.data.tables.writing import parquet_schema, to_arrow
 from hinet.errors import HiNetError
 from hinet.files.atomic import new_folder
 
@@ -76,7 +76,9 @@ def predict_rows(
             folder = stack.enter_context(new_folder(sink.out))
         else:
             table = stack.enter_context(sink.table(first.rows.format, kinds))
-        answers = stack.enter_context(_portions(job, cluster, _Like.of(first, kinds), folder))
+        cells = {name: first.rows.column(name) if kind == "any" else [] for name, kind in kinds.items()}
+        like = LabelledBlock(first.rows.take([]), [], [], None if first.table is None else first.table.slice(0, 0))
+        answers = stack.enter_context(_portions(job, cluster, like, parquet_schema(cells, kinds), folder))
         rows, notes = 0, PredictionNotes()
         for portion in answers:
             row_errors.blank_lines += portion.blank_lines
@@ -92,23 +94,14 @@ def predict_rows(
     return notes
 
 
-class _Like(NamedTuple):
-    """Columns of all output: an empty block, and the types of columns that are kept."""
-
-    block: LabelledBlock
-    schema: pa.Schema
-
-    @classmethod
-    def of(cls, first: LabelledBlock, kinds: Mapping[str, CellKind]) -> _Like:
-        """Return the columns of a block."""
-        cells = {name: first.rows.column(name) if kind == "any" else [] for name, kind in kinds.items()}
-        table = None if first.table is None else first.table.slice(0, 0)
-        return cls(LabelledBlock(first.rows.take([]), [], [], table), parquet_schema(cells, kinds))
-
-
 @contextmanager
-def _portions(job: PredictionJob, cluster: Cluster, like: _Like, folder: Path | None) -> Iterator[Iterator[Answers]]:
-    """Yield the answers of all portions in the order of the rows; with a ``folder`` workers write them there."""
+def _portions(
+    job: PredictionJob, cluster: Cluster, like: LabelledBlock, schema: pa.Schema, folder: Path | None
+) -> Iterator[Iterator[Answers]]:
+    """Yield the answers of all portions in the order of the rows; with a ``folder`` workers write them there.
+
+    ``like`` is an empty block with the columns of the rows, and ``schema`` that of the output.
+    """
     with connected(cluster), _small_blocks():
         import ray.data
 
@@ -118,7 +111,8 @@ def _portions(job: PredictionJob, cluster: Cluster, like: _Like, folder: Path | 
             _read, batch_size=1, fn_args=[job], num_cpus=READER_CPUS, compute=readers
         )
         answered = read.map_batches(
-            _Worker, batch_size=1, batch_format="pyarrow", fn_constructor_args=[job, cluster.threads, like, folder],
+            _Worker, batch_size=1, batch_format="pyarrow",
+            fn_constructor_args=[job, cluster.threads, like, schema, folder],
             compute=ray.data.ActorPoolStrategy(size=cluster.workers), num_cpus=cluster.threads,
         )  # fmt: skip
         yield _in_order(answered, len(files))
@@ -206,11 +200,12 @@ def _read(batch: dict[str, Any], job: PredictionJob) -> Iterator[dict[str, Any]]
 class _Worker:
     """Answers portions; Ray creates one per worker process and calls it with one portion at a time."""
 
-    def __init__(self, job: PredictionJob, threads: int, like: _Like, folder: Path | None) -> None:
+    def __init__(
+        self, job: PredictionJob, threads: int, like: LabelledBlock, schema: pa.Schema, folder: Path | None
+    ) -> None:
         compile_from_now_on()  # so that answers do not depend on the number of rows before
-        self._output = job.output(load_model(job.model, threads, encoder=job.encoder), like.block)
-        self._kinds, self._schema = self._output.kinds(), like.schema
-        self._folder = folder
+        self._output = job.output(load_model(job.model, threads, encoder=job.encoder), like)
+        self._kinds, self._schema, self._folder = self._output.kinds(), schema, folder
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Return the order key and the answers of a portion."""

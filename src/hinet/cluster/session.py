@@ -98,14 +98,11 @@ def _connect(cluster: Cluster) -> None:
     import ray.data  # both set up logging when they are imported
     import ray.train
 
-    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    local: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"} if cluster.is_local else {}
+    processors = cluster.workers * cluster.threads if cluster.is_local else None
     try:
         with _quiet(), _without_stderr(), _own_signals():
-            if cluster.is_local:
-                processors = cluster.workers * cluster.threads
-                ray.init(LOCAL, num_cpus=processors, include_dashboard=False, _node_ip_address="127.0.0.1", **options)
-            else:
-                ray.init(cluster.address, **options)
+            ray.init(cluster.address, num_cpus=processors, logging_level=logging.ERROR, log_to_driver=False, **local)
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise HiNetError(
@@ -157,14 +154,12 @@ def _without_stderr() -> Iterator[None]:
 @contextmanager
 def _own_signals() -> Iterator[None]:
     """Restore the handler of SIGTERM: that of Ray would print a traceback and leave unfinished files."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _check_processors(cluster: Cluster, available: int, where: str) -> None:

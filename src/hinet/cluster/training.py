@@ -134,14 +134,13 @@ class TorchGroup:
     def __init__(self) -> None:
         from torch import distributed
 
-        self._distributed = distributed
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
 
     def add(self, array: NDArray[np.float32]) -> None:
         """Replace an array by its sum over all workers."""
         import torch
 
-        self._distributed.all_reduce(torch.from_numpy(array))
+        torch.distributed.all_reduce(torch.from_numpy(array))
 
 
 def _work(config: dict[str, Any]) -> None:
@@ -270,10 +269,11 @@ class _Reports:
                 return
             if what == "plan":
                 self._start(*values)
-            elif what == "epoch_done":
-                self._show_epoch(values[0])
-            else:
+            elif what != "epoch_done":
                 getattr(self._progress, what)(*values)
+            elif (epoch := (values[0].part, values[0].epoch)) not in self._epochs:
+                self._epochs.add(epoch)
+                self._progress.epoch_done(values[0])
 
     def _start(self, epochs: int, rows: int, shared: int) -> None:
         if self._is_started:
@@ -283,8 +283,3 @@ class _Reports:
         if shared:
             self._progress.message(f"workers share the rows of {shared} experts and average their weights")
         self._progress.started(epochs, rows)
-
-    def _show_epoch(self, record: EpochRecord) -> None:
-        if (record.part, record.epoch) not in self._epochs:
-            self._epochs.add((record.part, record.epoch))
-            self._progress.epoch_done(record)

@@ -124,7 +124,7 @@ def run_model(
 
     from hinet.networks import FlattenNetwork, HiNet, SparseBag, Targets, TrainingSettings, predict_traces, train
     from hinet.networks.models import WIDTH, count_output_parameters
-    from hinet.progress import SilentProgress, progress_for_terminal
+    from hinet.progress import progress_for_terminal
 
     torch.manual_seed(seed)
     width = width or WIDTH
@@ -136,7 +136,7 @@ def run_model(
         else HiNet(bag, data.layers, width, head_settings(model))
     )
     settings = TrainingSettings(**{**training, "seed": seed})
-    progress = SilentProgress() if quiet else progress_for_terminal(f"{model} seed {seed}")
+    progress = progress_for_terminal(f"{model} seed {seed}", quiet=quiet)
     history = train(network, data.train_rows, targets, settings, progress=progress)
     predicted = predict_traces(network, data.test_rows)
     return Outcome(

@@ -106,12 +106,6 @@ class Evaluation:
         return float(expected_calibration_error(self.confidence, self.right))
 
     @cached_property
-    def level_calibration(self) -> list[float]:
-        """Expected calibration error of each level."""
-        log_p = np.minimum(self.found.log_p, 0)
-        return level_calibration_error(self.labels, self.found.traces, log_p, taxonomy=self.taxonomy)
-
-    @cached_property
     def coverage(self) -> CoverageRisk:
         """The curve of risk against coverage."""
         return coverage_risk(self.confidence, self.right)
@@ -139,13 +133,15 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as a dict."""
+        found, taxonomy = self.found, self.taxonomy
+        by_level = level_calibration_error(self.labels, found.traces, np.minimum(found.log_p, 0), taxonomy=taxonomy)
         return {
             "rows": len(self),
             **asdict(self.report),
             "accuracy": self.accuracy,
             "brier_score": float(brier_score(self.confidence, self.right)),
             "calibration_error": self.calibration_error,
-            "level_calibration_error": self.level_calibration,
+            "level_calibration_error": by_level,
             "coverage_risk_area": self.coverage.area,
             "coverage_at_risk": {str(risk): self.coverage_at(risk) for risk in RISKS},
         }

@@ -100,8 +100,8 @@ class Schedule:
         return sum(trial.seconds for trial in self.trials) + sum(refusal.seconds for refusal in self.refused)
 
     @cached_property
-    def _done(self) -> dict[tuple[object, ...], Trial]:
-        return {trial.step.key: trial for trial in self.trials}
+    def _done(self) -> set[tuple[object, ...]]:
+        return {trial.key for trial in self.trials}
 
     @cached_property
     def _challengers(self) -> list[Changes]:
@@ -379,7 +379,7 @@ def validate_metric(metric: str | None, *, several: bool | None = None) -> str:
 
 def describe_trial(trial: Trial, finished: Sequence[Trial], metric: str, refused: Sequence[Refusal] = ()) -> str:
     """Return one line about a finished trial and the best changes so far."""
-    line = f"{trial.number}: {trial.step}: {metric} {100 * trial.score:.2f}"
+    line = f"{trial.number}: {trial}: {metric} {100 * trial.score:.2f}"
     if trial.changes and (gain := _gain_over_defaults(trial, finished)) is not None:
         line += f" ({100 * gain:+.2f})"
     best = best_of(candidates_of(finished, refused), finished)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -200,22 +199,14 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(Step):
     """A finished step: its score, the scores without each group of rows, and the seconds that it took."""
 
     number: int
-    changes: dict[str, Any]
-    share: float
-    split: int
     rows: int  # training rows
     score: float
     without: list[float]  # (groups,)
     seconds: float
-
-    @property
-    def step(self) -> Step:
-        """The step that was trained."""
-        return Step(self.changes, self.share, self.split)
 
 
 @dataclass(frozen=True)
@@ -275,7 +266,7 @@ class TrialFolder:
             is_finite = np.isfinite([trial.score, trial.seconds, *trial.without]).all()
             if not is_finite or trial.seconds < 0 or len(trial.without) < 2:
                 raise FileError(path, f"has invalid numbers; {REPEATED}")
-            if trial.step.name != path.name:
+            if trial.name != path.name:
                 raise FileError(path, f"does not match its name; {REPEATED}")
             trials.append(trial)
         return sorted(trials, key=lambda trial: trial.number)
@@ -292,7 +283,7 @@ class TrialFolder:
         if not self.has_search:
             (self.path / TRIALS).mkdir(parents=True, exist_ok=True)
             write_text(self.path / SEARCH, json.dumps({"format": FORMAT, **self.identity}, indent=2) + "\n")
-        write_text(self.path / TRIALS / trial.step.name, json.dumps(asdict(trial)) + "\n")
+        write_text(self.path / TRIALS / trial.name, json.dumps(asdict(trial)) + "\n")
 
     def refuse(self, step: Step, refusal: Refusal) -> None:
         """Keep refused changes, so that a resumed search leaves them out."""
@@ -376,19 +367,17 @@ class FeatureMemory:
     """Keeps features of training rows in memory for further trials; a :class:`FeatureCache`."""
 
     max_bytes: int = MAX_BYTES
-    _kept: OrderedDict[tuple[Any, ...], tuple[Any, int]] = field(default_factory=OrderedDict)
+    _kept: dict[tuple[Any, ...], Any] = field(default_factory=dict)  # least recently used first
 
     def __call__(self, name: str, rows: Any, decided_by: tuple[Any, ...], make: Callable[[], Value]) -> Value:
         """Return the result for the same name, rows and deciding values, or make it; drop the least recently used."""
-        key = (name, _digest(rows), *decided_by)
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            kept: Value = self._kept[key][0]
-            return kept
-        value = make()
-        self._kept[key] = value, _bytes_of(value)
-        while sum(size for _, size in self._kept.values()) > self.max_bytes and len(self._kept) > 1:
-            self._kept.popitem(last=False)
+        digest = hashlib.blake2b(digest_size=16)
+        add_rows(digest.update, rows)
+        key = (name, digest.digest(), *decided_by)
+        value: Value = self._kept.pop(key) if key in self._kept else make()
+        self._kept[key] = value  # the last one
+        while len(self._kept) > 1 and _bytes_of([*self._kept.values()]) > self.max_bytes:
+            del self._kept[next(iter(self._kept))]
         return value
 
     def __len__(self) -> int:
@@ -404,12 +393,6 @@ def _bytes_of(value: Any) -> int:
     if is_sparse(value):
         return int(value.data.nbytes + value.indices.nbytes + value.indptr.nbytes)
     return int(getattr(value, "nbytes", 0))
-
-
-def _digest(rows: Any) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    add_rows(digest.update, rows)
-    return digest.digest()
 
 
 @dataclass
@@ -430,7 +413,7 @@ class TrialRunner:
         classifier = self.fitted(step)
         score, without = scores_of(classifier, split.scored, self.metric)
         seconds = round(time.perf_counter() - start, 3)
-        return Trial(number, step.changes, step.share, step.split, len(split.train), score, without, seconds)
+        return Trial(step.changes, step.share, step.split, number, len(split.train), score, without, seconds)
 
     def default_size(self, share: float, labels: int) -> Size:
         """Return the size of the defaults on all rows; the features are those of the share that is tried first."""
