@@ -75,23 +75,18 @@ def train(
     validation.check(training.patience)
     training.check_bundle()
     known = _known_parameters(settings, training.min_df)
+    files = RowFiles(data or [], rows, column_options, validation, out)
     if not data:
-        if taxonomy is None:
-            raise HiNetError(
-                "there is nothing to train on; name files of labelled rows, or give --taxonomy to train on its titles"
-            )
-        _check_without_rows(column_options, training, validation, place)
+        _check_without_rows(files, taxonomy, training, place)
     elif inner_labels:
         raise HiNetError("--inner-labels is for training without rows; the labels are those of the rows: leave it out")
     cluster = _cluster(place, split, training, run)
     start = time.perf_counter()
     compile_for_training()
-    files = RowFiles(data or [], rows, column_options, validation, out)
     if taxonomy is not None and not data:
         source: TrainingSource = files.without_rows(taxonomy, inner_labels)
     else:
-        files = files.declared(taxonomy)
-        source = _stream(files, training, checkpoints, run, on_cluster=cluster is not None) or files.read(run.seed)
+        source = _read_rows(files.declared(taxonomy), training, checkpoints, run, on_cluster=cluster is not None)
     source.report(validation.risk, run)
     options = training.parameters | run.parameters | {"checkpoint": checkpoints}
     classifier = _classifier(options | source.parameters, known, given_options(context))
@@ -106,32 +101,37 @@ def train(
     report_model(classifier, model, time.perf_counter() - start, run, risk_error)
 
 
-def _stream(
+def _read_rows(
     files: RowFiles, training: TrainingOptions, checkpoints: Path, run: RunOptions, *, on_cluster: bool
-) -> TrainingSource | None:
-    """Return training rows as a stream from disk if they are many or --stream asks for it."""
+) -> TrainingSource:
+    """Return training rows in memory, or as a stream from disk if they are many or --stream asks for it."""
     from hinet.data.spill import is_spill
 
     stream = None if on_cluster else files.stream(training, run)
-    is_resumed = stream is None and training.resume and checkpoints.is_dir()
-    if is_resumed and any(is_spill(path.name) for path in checkpoints.iterdir()):
+    if stream is not None:
+        return stream
+    if training.resume and checkpoints.is_dir() and any(is_spill(path.name) for path in checkpoints.iterdir()):
         raise FileError(
             checkpoints, "has checkpoints of a run with --stream; add --stream to continue it, or remove the folder"
         )
-    return stream
+    return files.read(run.seed)
 
 
 def _check_without_rows(
-    columns: ColumnOptions, training: TrainingOptions, validation: ValidationOptions, place: ClusterOptions
+    files: RowFiles, taxonomy: Path | None, training: TrainingOptions, place: ClusterOptions
 ) -> None:
-    """Raise HiNetError for options that need training rows."""
+    """Raise HiNetError for options that need training rows, and if there is no taxonomy to train on instead."""
+    if taxonomy is None:
+        raise HiNetError(
+            "there is nothing to train on; name files of labelled rows, or give --taxonomy to train on its titles"
+        )
     need_rows = {
-        "--number, --category and --vector": columns.are_mixed,
+        "--number, --category and --vector": files.column_options.are_mixed,
         "--no-titles": training.titles is False,
         "--stream": bool(training.stream),
         "--cluster": place.cluster is not None,
-        "--valid-where": validation.valid_where is not None,
-        "--valid-share": validation.valid_share is not None,
+        "--valid-where": files.validation.valid_where is not None,
+        "--valid-share": files.validation.valid_share is not None,
     }
     for name, is_given in need_rows.items():
         if is_given:

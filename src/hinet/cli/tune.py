@@ -58,28 +58,19 @@ def tune(
     is held out in turn. With --vectors, settings with and without them are compared.
     """
     from hinet import HiNetClassifier
-    from hinet.classifier.model_folder import check_target
     from hinet.cli.training_rows import RowFiles
-    from hinet.tuning import validate_metric
-    from hinet.tuning.search import MINUTES, SETTINGS_FILE, TABLE_FILE, plot_trials, write_results
-    from hinet.tuning.trials import TrialFolder
+    from hinet.tuning.search import MINUTES, SETTINGS_FILE, TABLE_FILE, plot_trials, validate_metric, write_results
 
     MINUTES.validate("--minutes", minutes)
     if out is None and results is None:
         raise HiNetError("give --out for the model, or --results for the settings alone")
     folder = Path(results if results is not None else f"{str(out).rstrip('/')}.tune")
-    reads = [*data, *validation.files, taxonomy]
-    rows.check_outputs(reads, {"--out": out, "--results": folder, "--plot": plot}, str(folder))
-    if out is not None:
-        check_target(Path(out))
-    TrialFolder(folder).check(resume=resume)
-    check_plot(plot)
-    if resume and not TrialFolder(folder).has_search:
-        run.message(f"there are no trials in {folder}; the search starts from the beginning")
+    writes = {"--out": out, "--results": folder, "--plot": plot}
+    rows.check_outputs([*data, *validation.files, taxonomy], writes, str(folder))
+    _check_outputs(out, folder, plot, run, resume=resume)
     validation.check()
     training.check_bundle()
-    if metric is not None:
-        validate_metric(metric)
+    validate_metric(metric)
     if out is not None:
         report_replaced(Path(out), run)
     start = time.perf_counter()
@@ -103,6 +94,19 @@ def tune(
         risk_error = read.fit(classifier, validation.risk)
         save_model(classifier, Path(out), read.columns, training)
         report_model(classifier, Path(out), time.perf_counter() - start, run, risk_error)
+
+
+def _check_outputs(out: str | None, folder: Path, plot: Path | None, run: RunOptions, *, resume: bool) -> None:
+    """Raise FileError before rows are read if an output could not be written, or has another search."""
+    from hinet.classifier.model_folder import check_target
+    from hinet.tuning.trials import TrialFolder
+
+    if out is not None:
+        check_target(Path(out))
+    TrialFolder(folder).check(resume=resume)
+    check_plot(plot)
+    if resume and not TrialFolder(folder).has_search:
+        run.message(f"there are no trials in {folder}; the search starts from the beginning")
 
 
 def _search(classifier: HiNetClassifier, read: TrainingData, folder: Path, run: RunOptions, **options: Any) -> Tuning:

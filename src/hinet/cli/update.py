@@ -85,11 +85,7 @@ def update(
         notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
         half, replaces = bool(manifest["model"].get("half")), manifest["blake2b"] if in_place else None
         classifier.save(target, half=half, notes=notes, replaces=replaces)
-        if as_json:
-            print_json(_report(classifier, target, change, new_nodes, messages))
-        elif new_nodes:
-            further = f" (and {len(new_nodes) - MAX_NEW_NODES:,} more)" if len(new_nodes) > MAX_NEW_NODES else ""
-            typer.echo(f"new nodes: {', '.join(new_nodes[:MAX_NEW_NODES])}{further}")
+        _print_result(classifier, target, change, new_nodes, messages, as_json)
         report_model(classifier, target, time.perf_counter() - start, run, risk_error)
 
 
@@ -166,17 +162,23 @@ def _change(
     return change
 
 
-def _report(
+def _print_result(
     classifier: HiNetClassifier,
     target: Path,
     change: TaxonomyChange | None,
     new_nodes: tuple[str, ...],
     messages: list[str],
-) -> dict[str, Any]:
-    """Return the result of the update: changes, new nodes, the check on kept rows, the calibration, and warnings."""
+    as_json: bool,
+) -> None:
+    """Print new nodes; as JSON also changes, the check on kept rows, the calibration, and warnings."""
+    if not as_json:
+        if new_nodes:
+            further = f" (and {len(new_nodes) - MAX_NEW_NODES:,} more)" if len(new_nodes) > MAX_NEW_NODES else ""
+            typer.echo(f"new nodes: {', '.join(new_nodes[:MAX_NEW_NODES])}{further}")
+        return
     check, calibration = (getattr(classifier, name, None) for name in ("update_check_", "calibration_"))
     parts = ("added", "moved", "renamed", "removed")
-    return {
+    result = {
         "model": str(target),
         "change": None if change is None else {name: getattr(change, name) for name in parts},
         "new_nodes": [*new_nodes],
@@ -185,6 +187,7 @@ def _report(
         "calibration": None if calibration is None else asdict(calibration),
         "warnings": messages,
     }
+    print_json(result)
 
 
 def _read(
