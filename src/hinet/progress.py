@@ -116,8 +116,8 @@ class RowCounter:
     ``has_rate`` adds the rows per second.
     """
 
-    def __init__(self, quiet: bool = False, stream: TextIO | None = None, *, has_rate: bool = True) -> None:
-        self._quiet, self._stream, self._has_rate = quiet, stream or sys.stderr, has_rate
+    def __init__(self, quiet: bool, *, has_rate: bool) -> None:
+        self._quiet, self._stream, self._has_rate = quiet, sys.stderr, has_rate
         self._is_terminal = self._stream.isatty()
         self._start = self._last_update = time.monotonic()
         self.rows = 0

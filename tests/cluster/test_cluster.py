@@ -24,7 +24,7 @@ from hinet.cluster.session import _environment
 from hinet.cluster.training import _Reporter, _Reports, _Task, _work
 from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions
 from hinet.data.tables.blocks import MAX_ROWS
-from hinet.engine.training.jobs import EXCHANGES, Checkpoints
+from hinet.engine.training.jobs import Checkpoints
 from hinet.engine.training.plan import PlanInput
 from hinet.progress import Progress, SilentProgress
 from tests.cluster.conftest import WORKERS, one_killed
@@ -168,7 +168,7 @@ class OneAfterTheOther:
     def run(self, data: PlanInput, checkpoints: Checkpoints, progress: Progress, *, watch: bool) -> None:
         for rank in range(2):
             self._patch.setattr("hinet.cluster.training.TorchGroup", lambda: SimpleNamespace(rank=rank, size=2))  # noqa: B023 called at once
-            _work({"task": _Task(pickle.dumps(data), checkpoints, "jobs", EXCHANGES, watch, self.heard)})
+            _work({"task": _Task(pickle.dumps(data), checkpoints, "jobs", watch, self.heard)})
 
 
 def test_workers_with_whole_experts_train_the_same_model(

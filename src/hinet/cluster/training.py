@@ -45,12 +45,11 @@ class RayRunner:
 
     cluster: Cluster
     split: SplitBy = "auto"
-    exchanges: int = EXCHANGES
 
     @property
     def fingerprint(self) -> str:
         """Values that the result depends on in addition to settings and data."""
-        return "" if self.split == "jobs" else f"-{self.split}-{self.cluster.workers}-{self.exchanges}"
+        return "" if self.split == "jobs" else f"-{self.split}-{self.cluster.workers}-{EXCHANGES}"
 
     def run(self, data: PlanInput, checkpoints: Checkpoints, progress: Progress, *, watch: bool) -> None:
         """Train all jobs and leave their last states among the checkpoints; ``watch`` is that of the engine's fit."""
@@ -65,7 +64,7 @@ class RayRunner:
             failure = ""
             with _Reports.shown(progress) as reports, TemporaryDirectory(prefix="hinet-ray-") as folder:
                 rows = ray.put(pickle.dumps(data, 5))
-                task = _Task(rows, checkpoints, self.split, self.exchanges, watch, reports.queue)
+                task = _Task(rows, checkpoints, self.split, watch, reports.queue)
                 trainer = TorchTrainer(
                     _work,
                     train_loop_config={"task": task},
@@ -123,7 +122,6 @@ class _Task(NamedTuple):
     data: Any  # reference to the pickled rows
     checkpoints: Checkpoints
     split: SplitBy
-    exchanges: int
     watch: bool
     reports: Any  # queue
 
@@ -166,9 +164,10 @@ def _work(config: dict[str, Any]) -> None:
             rows = plan.context.data.rows.row_count
             Trainer(jobs, rows, data.settings, reporter, checkpoints, plan.valid_cost, seen).run()
 
-        reporter.plan(sum(job.epochs for job in jobs), plan.context.data.rows.row_count, len(assignment.shared), group)
+        if group.rank == 0:
+            reporter.plan(sum(job.epochs for job in jobs), plan.context.data.rows.row_count, len(assignment.shared))
         for number in assignment.shared:
-            jobs[number].share(group, task.exchanges)
+            jobs[number].share(group, EXCHANGES)
             train([jobs[number]], replace(kept, read_only=group.rank > 0))
             if group.rank == 0:
                 shared = jobs[number].shared
@@ -198,10 +197,9 @@ class _Reporter(Progress):
             return False
         return True
 
-    def plan(self, epochs: int, rows: int, shared: int, group: TorchGroup) -> None:
-        """Send the number of epochs and rows."""
-        if group.rank == 0:
-            self._queue.put(("plan", (epochs, rows, shared)))
+    def plan(self, epochs: int, rows: int, shared: int) -> None:
+        """Send the number of epochs, rows and shared experts."""
+        self._queue.put(("plan", (epochs, rows, shared)))
 
     def message(self, text: str) -> None:
         """Send a message."""
