@@ -1,22 +1,21 @@
-"""``HiNetClassifier``: fit, predict, probabilities, whole traces, confidence, explanations."""
+"""``HiNetClassifier``, and ``TextVectorizer``: n-grams of texts for pipelines with other estimators."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from hinet.choices import Decoding, Effort, ThresholdsBy
 from hinet.classifier.answers import PredictedLabels, PredictedTraces, PredictionOptions, answer_rows, check_thresholds
-from hinet.classifier.bundle import load_classifier, save_classifier
 from hinet.classifier.calibration import HeldOut, held_out_rows, kept_rows
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fitted import Fitted
@@ -28,7 +27,18 @@ from hinet.classifier.incremental import (
     finish_update,
     transfer_to_taxonomy,
 )
-from hinet.classifier.inputs import FrameInput, Kind, checked_input, count_of, kind_to_fit, kind_to_predict, one_row
+from hinet.classifier.inputs import (
+    FrameInput,
+    Kind,
+    TextInput,
+    check_container,
+    checked_input,
+    count_of,
+    kind_to_fit,
+    kind_to_predict,
+    one_row,
+    text_column,
+)
 from hinet.classifier.labels import AUTO, Truth, checked_labels, codec_in_taxonomy
 from hinet.classifier.parameters import (
     CLASSES,
@@ -42,9 +52,11 @@ from hinet.classifier.parameters import (
     read_taxonomy,
     seed_of,
 )
-from hinet.classifier.row_source import RowsInMemory, RowStream, TaxonomyTexts, row_weights
+from hinet.classifier.rows import RowsInMemory, TaxonomyTexts, row_weights
+from hinet.classifier.saved_model import load_classifier, save_classifier
+from hinet.classifier.stream import RowStream
 from hinet.classifier.training import EncodedRows, FeatureCache, Training, no_cache, with_validation_rows
-from hinet.data.text import TextSettings
+from hinet.data.text import TextFeatures, TextSettings
 from hinet.errors import HiNetError, counted
 from hinet.evaluation.risk import CERTAINTY, Calibration
 from hinet.parameters import FLAG, NONE, PATH, SHARE, THREADS, validate_parameters
@@ -490,23 +502,19 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Retrain a model without rows, on the texts of a taxonomy and on ``X``, if it is given."""
         codec, corrections = codec_in_taxonomy(self.fitted_.codec, taxonomy, renamed or {}), self.fitted_.corrections()
         new_position = TaxonomyChange.between(self.taxonomy_, taxonomy, renamed).new_position
-        classes = [*codec.decode(codec.label_nodes)]
-        source = TaxonomyTexts(classes)
+        classes, rows = [*codec.decode(codec.label_nodes)], None
         if X is not None:
             rows = self._source(X, kind_to_predict(X, "text"), y, sample_weight, None, reset=False, classes=classes)
-            source = TaxonomyTexts(rows=rows)
         parameters = validate_parameters(self, RULES) | {"multilabel": codec.sets is not None}
-        fit_by(self, Training(parameters, taxonomy, source, progress=self._progress()))
+        fit_by(self, Training(parameters, taxonomy, TaxonomyTexts(classes, rows), progress=self._progress()))
         kept = [(text, new_position[node]) for text, node in corrections if text and new_position[node] >= 0]
         kept = kept if self.fitted_.predictor.can_remember else []
         if kept:
             texts, nodes = zip(*kept, strict=True)
             self.remember(list(texts), self.fitted_.codec.decode(np.array(nodes)))
         if lost := len(corrections) - len(kept):
-            message = (
-                f"{counted(lost, 'remembered correction is/remembered corrections are')} lost; remember them again"
-            )
-            warnings.warn(message, UserWarning, stacklevel=3)
+            rows_lost = counted(lost, "remembered correction is/remembered corrections are")
+            warnings.warn(f"{rows_lost} lost; remember them again", UserWarning, stacklevel=3)
         return self
 
     def _continue_training(
@@ -593,8 +601,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _given_taxonomy(self) -> Taxonomy | None:
-        taxonomy: Taxonomy | None = read_taxonomy(RULES["taxonomy"], self.taxonomy)
-        return taxonomy
+        return read_taxonomy(RULES["taxonomy"], self.taxonomy)
 
     # Answers
 
@@ -1012,3 +1019,99 @@ def fit_by(classifier: HiNetClassifier, training: Training) -> HiNetClassifier:
     if held_out is not None:
         classifier._held, classifier.metrics_["validation"] = held_out, metrics
     return classifier
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TextVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Converts texts to CSR rows of weighted n-grams, as :class:`HiNetClassifier` does.
+
+    Parameters
+    ----------
+    word_ngrams : pair of int or None, default=(1, 2)
+        Shortest and longest word n-gram; None for none.
+    char_ngrams : pair of int, "auto" or None, default="auto"
+        Shortest and longest character n-gram within words; None for none. ``"auto"`` is 3 to 5 for short texts, else
+        none.
+    char_weight : float, default=1.25
+        Length of the character n-gram part of a row, where the words have length 1.
+    min_df : int or "auto", default="auto"
+        Minimum number of rows that contain a feature. ``"auto"`` is 1 for at most 3,000 texts, else 2.
+    max_features : int, default=None
+        Maximum number of features; those in the most rows are kept. None sets no limit.
+    hash_bits : int, default=None
+        Use ``2**hash_bits`` hashed features each for words and characters, instead of a vocabulary.
+    sublinear : bool, default=True
+        Whether a feature that occurs ``count`` times in a row has weight ``1 + log(count)``.
+    keep_names : bool, default=True
+        Whether features have names.
+    n_jobs : int, default=None
+        Threads. None and -1 mean one per core.
+
+    Attributes
+    ----------
+    features_ : TextFeatures
+        The fitted n-grams.
+
+    Examples
+    --------
+    >>> vectorizer = TextVectorizer(char_ngrams=None, min_df=2)
+    >>> vectorizer.fit_transform(["red apple", "green apple", "red"]).shape
+    (3, 2)
+    >>> sorted(vectorizer.get_feature_names_out())
+    ['apple', 'red']
+    """
+
+    word_ngrams: tuple[int, int] | None = TextSettings.word_ngrams
+    char_ngrams: tuple[int, int] | Literal["auto"] | None = TextSettings.char_ngrams
+    char_weight: float = TextSettings.char_weight
+    min_df: int | Literal["auto"] = TextSettings.min_df
+    max_features: int | None = TextSettings.max_features
+    hash_bits: int | None = TextSettings.hash_bits
+    sublinear: bool = TextSettings.sublinear
+    keep_names: bool = TextSettings.keep_names
+    n_jobs: int | None = None
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn the n-grams of texts: a list, an array, a column, or a frame with one column."""
+        self.features_ = TextFeatures.fit(_texts(X), self._settings(), self._threads())
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """Learn the n-grams of texts and return their rows."""
+        self.features_, rows = TextFeatures.fit_transform(_texts(X), self._settings(), self._threads())
+        return rows
+
+    def transform(self, X: Any) -> Any:
+        """Return the rows of texts as a CSR array."""
+        check_is_fitted(self)
+        return self.features_.transform(_texts(X), self._threads())
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Return the n-grams of all features, those of characters in brackets; numbers if names are not kept."""
+        check_is_fitted(self)
+        return np.array(TextInput(self.features_).names(np.arange(self.features_.count)), object)
+
+    def _settings(self) -> TextSettings:
+        return TextSettings(**{field.name: getattr(self, field.name) for field in fields(TextSettings)})
+
+    def _threads(self) -> Any:
+        return THREADS.validate("n_jobs", self.n_jobs)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Return whether it was fitted."""
+        return hasattr(self, "features_")
+
+    def __sklearn_tags__(self) -> Any:
+        """Return the tags of scikit-learn: rows are texts."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.two_d_array = False
+        return tags
+
+
+def _texts(X: Any) -> Any:
+    check_container(X)
+    texts = text_column(X)
+    if len(getattr(texts, "shape", (0,))) > 1:
+        raise HiNetError(f"expected one column of text, got {texts.shape[1]}; name one, as in ColumnTransformer")
+    return texts

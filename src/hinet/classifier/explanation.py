@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.answers import STOPS, Trace, frame, push_cell, table, trace_along
-from hinet.classifier.fitted import Fitted
+from hinet.classifier.fitted import Fitted, Neighbour
 from hinet.classifier.inputs import MatrixInput, first_text, text_of
-from hinet.classifier.remembered import Neighbour
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows
 from hinet.data.text import unknown_words

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from hinet.choices import Decoding
 from hinet.classifier.calibration import MIN_ROWS, HeldOut, calibrate_fitted, held_out_rows, kept_rows
-from hinet.classifier.fitted import Examples, Fitted, UpdateCheck
+from hinet.classifier.fitted import Examples, Fitted
 from hinet.classifier.labels import LabelCodec, codec_in_taxonomy, widen_codec
+from hinet.classifier.model_folder import UpdateCheck
 from hinet.classifier.parameters import engine_settings, seed_of
-from hinet.classifier.row_source import RowsInMemory
+from hinet.classifier.rows import RowsInMemory
 from hinet.classifier.training import EncodedRows
 from hinet.data import Traces
 from hinet.engine import EngineSettings, Search

@@ -152,7 +152,7 @@ CLASSES = Rule("a list of labels", _read_classes)
 NOTES = Rule("a mapping of texts to values that JSON can hold", _read_notes)
 
 
-def read_taxonomy(rule: Rule, taxonomy: Any) -> Any:
+def read_taxonomy(rule: Rule, taxonomy: Any) -> Taxonomy | Any:
     """Return a taxonomy that ``rule`` allows, read from its file if it is a path."""
     checked = rule.validate("taxonomy", taxonomy)
     return Taxonomy.from_file(checked) if isinstance(checked, Path) else checked

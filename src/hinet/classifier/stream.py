@@ -1,52 +1,57 @@
-"""Training rows in chunks of (X, y, weight): rows in memory are one chunk, a stream has many.
+"""Training rows in chunks of (X, y, weight), which do not fit in memory.
 
-A stream is counted in one pass, with a random sample of its rows in memory.
+A stream is read twice: to count it, with a random sample of its rows in memory, and to write its rows to disk as
+features.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hinet.classifier.columns import ColumnKinds, recognise, texts_of
+from hinet.classifier.columns import ColumnKinds, texts_of, training_columns
 from hinet.classifier.inputs import (
+    FrameInput,
     Kind,
     TextInput,
-    TrainingTexts,
     check_container,
     count_of,
     kind_of,
-    take_rows,
     text_column,
+    text_of,
+    with_text,
 )
-from hinet.classifier.labels import (
-    LabelCodec,
-    Truth,
-    checked_labels,
-    codec_of_sets,
-    has_sets,
-    labels_of_row,
-    read_labels,
-    read_with_classes,
-    rows_of,
-)
+from hinet.classifier.labels import LabelCodec, codec_of_sets, labels_of_row, read_labels, rows_of
 from hinet.classifier.parameters import engine_settings, seed_of, torch_parameter
 from hinet.classifier.predicted_sets import ancestors_given, form_from
-from hinet.classifier.titles import TitleRows
+from hinet.classifier.rows import (
+    NO_VALID_ROWS,
+    LabelledRows,
+    Pair,
+    Parameters,
+    RowsInMemory,
+    TitleRows,
+    wants_sets,
+)
 from hinet.data import Traces
 from hinet.data.datasets import holdout_mask
 from hinet.data.frames import as_table, is_frame
-from hinet.data.matrices import check_weights, validate_weights
+from hinet.data.matrices import MixedRows, check_weights
+from hinet.data.spill import NAMES, Spill, SpillWriter, block_count, check_disk_space, remove_spill
 from hinet.data.text import TextFeatures
-from hinet.data.text.features import NamingFeatures, features_from, without
+from hinet.data.text.features import NamingFeatures, features_from, named, without
 from hinet.data.text.text_input import as_arrow
 from hinet.data.text.vocabulary import BoundedCounts, Counts, TextSettings, hash_and_count, resolve_auto
 from hinet.encoders.meaning import EncoderVectors, Meaning
@@ -55,14 +60,14 @@ from hinet.engine.model.groups import Groups
 from hinet.engine.settings import plan_memory
 from hinet.engine.training.rows import sample_values
 from hinet.errors import HiNetError, InputTypeError, LabelError, counted
+from hinet.files import read_arrays, write_arrays
 from hinet.memory import GB, total_memory
 from hinet.parameters import resolve_threads
 from hinet.progress import SECONDS_BETWEEN_LINES, Progress
 from hinet.taxonomy import Taxonomy
 
-SAMPLE_ROWS = (
-    100_000  # maximum rows of a stream in memory: held-out rows, and rows that columns and titles are judged by
-)
+# Maximum rows of a stream in memory: held-out rows, and rows that columns and titles are judged by.
+SAMPLE_ROWS = 100_000
 SAMPLE_BYTES = 64_000_000  # approximate maximum size of the sample
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
@@ -163,7 +168,7 @@ class ChunkReader:
             )
         table = as_table(X)
         if self.kinds is None:
-            self.kinds = recognise(table).warn() if self._columns is None else ColumnKinds.of(self._columns)
+            self.kinds = training_columns(table, self._columns)
         return table.select([name for name in self.kinds.names if name in table.column_names])
 
     def texts(self, inputs: Inputs) -> pa.ChunkedArray | None:
@@ -210,57 +215,71 @@ class RowSample:
         return Chunk.joined(self._parts)
 
 
-@dataclass(frozen=True)
+@dataclass
 class StreamSummary:
     """Result of reading a stream once."""
 
-    row_count: int
-    labels: dict[Any, list[int]]  # label -> [first row that has it, number of rows that have it]
-    has_sets: bool  # whether a row has several labels
-    sample: Chunk
-    counts: Counts | None  # rows per n-gram; None without texts
-    text: TextSettings | None  # "auto" of char_ngrams is resolved
-    mean_weight: float | None  # mean of positive weights; None without weights
-    digest: str
+    sample_rows: RowSample
+    text: TextSettings  # "auto" of char_ngrams is resolved
+    row_count: int = 0
+    labels: dict[Any, list[int]] = field(default_factory=dict)  # label -> [first row that has it, number of its rows]
+    has_sets: bool = False  # whether a row has several labels
+    counts: Counts | None = None  # rows per n-gram; None without texts
+    total_weight: float | None = None  # None without weights
+    weighted: int = 0  # number of rows with a positive weight
+    _digest: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=20))
+
+    def add(self, chunk: Chunk) -> None:
+        """Count the rows of a chunk, and draw from them."""
+        self.has_sets |= _count_labels(chunk, self.labels)
+        _update(self._digest, chunk)
+        self.sample_rows.add(chunk)
+        self.row_count += len(chunk)
+        if chunk.weights is not None:
+            self.total_weight = (self.total_weight or 0.0) + float(chunk.weights.sum())
+            self.weighted += int(np.count_nonzero(chunk.weights))
+
+    @cached_property
+    def sample(self) -> Chunk:
+        """Some rows."""
+        return self.sample_rows.rows()
+
+    @property
+    def mean_weight(self) -> float | None:
+        """Mean of positive weights; None without weights."""
+        return None if self.total_weight is None else self.total_weight / self.weighted
+
+    @property
+    def digest(self) -> str:
+        """Digest of all rows, labels and weights."""
+        return str(self._digest.hexdigest())
 
 
 def read_stream(
     reader: ChunkReader, text: TextSettings | None, threads: int | None, seed: int, progress: Progress
 ) -> StreamSummary:
     """Read a stream once."""
-    digest, sample = hashlib.blake2b(digest_size=20), RowSample(seed)
-    labels: dict[Any, list[int]] = {}
-    rows, weighted, weight, has_sets, has_weights = 0, 0, 0.0, False, False
-    watch = Watch(progress, "read {:,} rows")
+    summary, watch = StreamSummary(RowSample(seed), text or TextSettings()), Watch(progress, "read {:,} rows")
 
     def texts() -> Iterator[pa.ChunkedArray]:
-        nonlocal rows, weighted, weight, has_sets, has_weights
         for chunk in reader.chunks():
-            has_sets |= _count_labels(chunk, labels)
-            _update(digest, chunk)
-            sample.add(chunk)
-            rows += len(chunk.labels)
-            if chunk.weights is not None:
-                has_weights = True
-                weight, weighted = weight + float(chunk.weights.sum()), weighted + int(np.count_nonzero(chunk.weights))
-            watch.advanced(len(chunk.labels))
+            summary.add(chunk)
+            watch.advanced(len(chunk))
             chunk_texts = reader.texts(chunk.inputs)
             if chunk_texts is not None:
                 yield chunk_texts
 
-    arrays, resolved = resolve_auto(texts(), text or TextSettings())
-    counts = BoundedCounts(resolved, threads)
+    arrays, summary.text = resolve_auto(texts(), summary.text)
+    counts = BoundedCounts(summary.text, threads)
     for array in arrays:
         counts.add(array)
-    if not rows:
+    if not summary.row_count:
         raise HiNetError("there are no rows in the stream; give some")
-    if has_weights and not weighted:
+    if summary.total_weight is not None and not summary.weighted:
         raise HiNetError("all sample weights are zero; give at least one row a positive weight")
     total = counts.total()
-    return StreamSummary(
-        rows, labels, has_sets, sample.rows(), total if total.texts else None, resolved,
-        weight / weighted if has_weights else None, digest.hexdigest(),
-    )  # fmt: skip
+    summary.counts = total if total.texts else None
+    return summary
 
 
 class Watch:
@@ -321,7 +340,6 @@ def sampling_keys(numbers: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
     return key ^ (key >> np.uint64(31))
 
 
-NO_VALID_ROWS = "valid: expected rows and their labels, got none; leave valid out, or give some"
 MAX_ROWS_IN_MEMORY = 20_000  # a stream with at most this many rows, and little text, trains as rows in memory do
 TEXT_SHARE = 1 / 200  # share of memory; the features of less text always fit
 MAX_HELD_OUT = 20_000
@@ -330,9 +348,6 @@ MAX_FEATURES = 1_000_000
 MIN_FEATURES = 10_000
 FEATURE_SHARE = 0.5  # share of memory for features
 SIZED_ROWS = 2_000  # rows that the size of all rows is estimated from
-
-Parameters: TypeAlias = Mapping[str, Any]
-Pair: TypeAlias = tuple[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -348,125 +363,6 @@ class StreamInfo:
     def row_count(self) -> int:
         """Number of training rows."""
         return self.summary.row_count - len(self.held_out)
-
-
-@dataclass(frozen=True)
-class LabelledRows:
-    """Training rows with their labels, and validation rows; of a large stream a random sample."""
-
-    rows: Any
-    kind: Kind
-    codec: LabelCodec
-    traces: Traces
-    weights: NDArray[np.float64] | None = None
-    valid: tuple[Any, Truth] | None = None
-    texts: TrainingTexts | CountedTexts | None = None
-    kinds: ColumnKinds | None = None  # columns of a frame; None recognises them
-    column_names: tuple[str, ...] = ()  # names of the columns of a matrix
-    stream: StreamInfo | None = None  # None if all rows are here
-    titles: TitleRows | None = None  # texts of the taxonomy that are the last rows
-
-    @property
-    def row_count(self) -> int:
-        """Number of training rows, those of the stream that are not here included."""
-        return len(self.traces) if self.stream is None else self.stream.row_count
-
-    @property
-    def nodes_with_rows(self) -> NDArray[np.int64]:
-        """Nodes that are labels of training rows."""
-        if self.stream is None:
-            return np.unique(self.traces.end_nodes)
-        return np.flatnonzero(self.stream.class_counts)
-
-    @property
-    def has_mainly_titles(self) -> bool:
-        """Whether more than half of the rows are texts of the taxonomy."""
-        return self.titles is not None and 2 * len(self.titles) > len(self.traces)
-
-    def with_titles(self, titles: TitleRows | None) -> LabelledRows:
-        """Return the rows with titles appended."""
-        if titles is None:
-            return self
-        weights = titles.weights_after(self.weights, self.traces)
-        return replace(self, rows=titles.after(self.rows), traces=titles.traces_after(self.traces), weights=weights)
-
-
-@dataclass(frozen=True)
-class RowsInMemory:
-    """Checked input with its labels and weights: one chunk."""
-
-    X: Any
-    kind: Kind
-    y: Any
-    sample_weight: Any = None
-    valid: Pair | None = None  # checked rows and labels
-    classes: Any = None  # all labels, if the rows do not have them all
-    kinds: ColumnKinds | None = None
-    column_names: tuple[str, ...] = ()
-
-    def read(
-        self, parameters: Parameters, taxonomy: Taxonomy | None, progress: Progress, *, several: bool | None = None
-    ) -> LabelledRows:
-        """Return the rows with their labels; ``several`` says if rows have sets of labels, None decides by ``y``."""
-        y, path_sep = checked_labels(self.y, count_of(self.X)), parameters["path_sep"]
-        known = None if self.classes is None else read_with_classes(y, self.classes, taxonomy, path_sep)
-        if several is None:
-            several = wants_sets(parameters, has_several=has_sets(y))
-
-        def read(labels: Any, like: LabelCodec | None = None) -> tuple[LabelCodec, Traces]:
-            codec, traces = known, None
-            if codec is None:
-                codec, traces = read_labels(labels, taxonomy, path_sep, like)
-            if several:
-                codec = codec_of_sets(codec, "any")
-                traces = codec.encode(labels)
-                return replace(codec, sets=form_from(*ancestors_given(traces))), traces
-            return codec, codec.encode(labels) if traces is None else traces
-
-        codec, traces = read(y)
-        codec.check_class_weight(parameters["class_weight"])
-        X, weight, valid = self.X, self.sample_weight, self.valid
-        if valid is not None:
-            valid = valid[0], checked_labels(valid[1], count_of(valid[0]))
-            if not len(valid[1]):
-                raise HiNetError(NO_VALID_ROWS)
-        elif parameters["validation_fraction"] is not None:
-            chosen = holdout_mask(len(traces), parameters["validation_fraction"], seed_of(parameters["random_state"]))
-            held_out, kept = np.flatnonzero(chosen), np.flatnonzero(~chosen)
-            valid, X = (take_rows(X, held_out), take_rows(y, held_out)), take_rows(X, kept)
-            codec, traces = read(take_rows(y, kept), codec)  # held-out rows do not make labels known
-            if weight is not None:
-                weight = validate_weights(weight, len(chosen))[~chosen]
-        return LabelledRows(
-            X, self.kind, codec, traces, row_weights(parameters, weight, codec, traces),
-            None if valid is None else (valid[0], codec.truth(valid[1])),
-            TrainingTexts(X, parameters["text"], parameters["n_jobs"]) if self.kind == "text" else None,
-            self.kinds, self.column_names,
-        )  # fmt: skip
-
-
-def row_weights(
-    parameters: Parameters, sample_weight: Any, codec: LabelCodec, traces: Traces
-) -> NDArray[np.float64] | None:
-    """Return the weight of every row, the product of its own weight and that of its labels; None if all are 1."""
-    weights = None if sample_weight is None else validate_weights(sample_weight, len(traces))
-    if parameters["class_weight"] is None:
-        return weights
-    by_class = codec.weights_of(parameters["class_weight"], traces)
-    return validate_weights(by_class if weights is None else weights * by_class, len(traces))
-
-
-def wants_sets(parameters: Parameters, *, has_several: bool) -> bool:
-    """Return whether labels are sets; raise HiNetError if other parameters do not allow that."""
-    several = has_several if parameters["multilabel"] == "auto" else bool(parameters["multilabel"])
-    if several and parameters["decoding"] != "map":
-        raise HiNetError(
-            f"`decoding={parameters['decoding']!r}` answers with one label, and rows have several; leave it out, or "
-            "set `multilabel=False`"
-        )
-    if several and (torch := torch_parameter(parameters)):
-        raise HiNetError(f"{torch} is for one label per row; leave it out, or set `multilabel=False`")
-    return several
 
 
 @dataclass(frozen=True)
@@ -503,67 +399,6 @@ class RowStream:
 
 
 @dataclass(frozen=True)
-class TaxonomyTexts:
-    """Titles, synonyms and definitions of a taxonomy as rows of its nodes, perhaps after the first rows of a user."""
-
-    classes: Any = None  # labels in the form of predictions; None and leaves that are not named: ids of leaves
-    rows: RowsInMemory | None = None  # rows in memory, with their own classes and validation rows
-    valid: Pair | None = None  # checked rows and labels
-
-    def read(self, parameters: Parameters, taxonomy: Taxonomy | None, progress: Progress) -> LabelledRows:
-        """Return the texts with the labels of their nodes; raise HiNetError if no label has a text."""
-        _check_taxonomy_alone(parameters, taxonomy)
-        assert taxonomy is not None
-        several = wants_sets(parameters, has_several=False)
-        if self.rows is None:
-            codec = self._codec(taxonomy, parameters["path_sep"])
-            codec = codec_of_sets(codec, "deepest") if several else codec
-            codec.check_class_weight(parameters["class_weight"])
-            titles = TitleRows.of_taxonomy(codec)
-            traces = titles.traces(codec.layers)
-            weights = row_weights(parameters, None, codec, traces)
-            labelled = LabelledRows(as_arrow(titles.texts), "text", codec, traces, weights, self._truth(codec))
-        else:
-            labelled = self.rows.read(parameters, taxonomy, progress, several=several)
-            titles = TitleRows.of_taxonomy(labelled.codec)
-            labelled = labelled.with_titles(titles)
-        texts = TrainingTexts(labelled.rows, parameters["text"], parameters["n_jobs"])
-        return replace(labelled, texts=texts, titles=titles)
-
-    def _codec(self, taxonomy: Taxonomy, path_sep: str | None) -> LabelCodec:
-        leaves = [taxonomy.ids[node] for node in np.flatnonzero(taxonomy.leaves & (taxonomy.depth >= 0)).tolist()]
-        if self.classes is None:
-            return read_labels(leaves, taxonomy, None)[0]
-        try:
-            return read_labels(self.classes, taxonomy, path_sep)[0]
-        except LabelError as error:
-            raise LabelError(f"classes: {error}") from None
-
-    def _truth(self, codec: LabelCodec) -> tuple[Any, Truth] | None:
-        if self.valid is None:
-            return None
-        labels = checked_labels(self.valid[1], count_of(self.valid[0]))
-        if not len(labels):
-            raise HiNetError(NO_VALID_ROWS)
-        return self.valid[0], codec.truth(labels)
-
-
-def _check_taxonomy_alone(parameters: Parameters, taxonomy: Taxonomy | None) -> None:
-    """Raise HiNetError for parameters that the texts of a taxonomy cannot satisfy."""
-    if taxonomy is None:
-        raise HiNetError("training without rows needs a taxonomy with titles; give `taxonomy`, or train on rows")
-    if parameters["titles"] is False:
-        raise HiNetError("`titles=False`, but without rows there are only titles to train on; leave it out")
-    if parameters["columns"] is not None:
-        raise HiNetError("`columns` names columns of rows, and there are no rows, only texts; leave it out")
-    if parameters["validation_fraction"] is not None:
-        raise HiNetError("`validation_fraction` holds out rows, and there are no rows; give `valid`, or leave it out")
-
-
-RowSource: TypeAlias = RowsInMemory | RowStream | TaxonomyTexts
-
-
-@dataclass(frozen=True)
 class _StreamLabels:
     """Labels of a stream that was read once, and the choice of its held-out rows."""
 
@@ -588,7 +423,7 @@ class _StreamLabels:
             return False
         if summary.sample.inputs.nbytes > TEXT_SHARE * self.memory:
             return False
-        if summary.counts is None or summary.text is None:
+        if summary.counts is None:
             return True
         max_features = self.max_features(self.read_codec([*summary.labels]))
         return features_from(summary.counts, summary.text, max_features).settings.max_features is None
@@ -645,7 +480,7 @@ class _StreamLabels:
         texts = self.reader.texts(summary.sample.inputs.slice(0, SIZED_ROWS))
         labels = int(codec.layers.ends.sum())
         flat = not self.several and settings.wants_flat(labels, summary.row_count, codec.layers)
-        if texts is None or summary.text is None or not settings.wants_wide(flat=flat):
+        if texts is None or not settings.wants_wide(flat=flat):
             return 0
         hashed, _ = hash_and_count(texts, summary.text, 1)
         values = sum(len(part.words.hashes) + len(part.chars.hashes) for part in hashed) / max(len(texts), 1)
@@ -668,7 +503,7 @@ class _StreamLabels:
     def texts(self, codec: LabelCodec, held_out: Chunk, sample: Chunk) -> CountedTexts | None:
         """Return the n-grams of the training texts, if there are any."""
         counts, text = self.summary.counts, self.summary.text
-        if counts is None or text is None:
+        if counts is None:
             return None
         threads, given = self.parameters["n_jobs"], self.parameters["text"]
         if len(held_out):
@@ -720,3 +555,112 @@ class CountedTexts:
         meaning = None if source is None else Meaning.fit(source, self.sample, self.threads, progress)[0]
         has_names = self.keep_names and ngrams.settings.hash_bits is None
         return TextInput(NamingFeatures.of(ngrams) if has_names else ngrams, meaning)
+
+
+@dataclass(frozen=True)
+class StreamWriter:
+    """Writes the training rows of a stream, and titles of labels, to disk as features."""
+
+    parameters: Parameters
+    labelled: LabelledRows
+    stream: StreamInfo
+    titles: TitleRows | None
+    features: TextInput | FrameInput
+    progress: Progress
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """Yield the folder for rows on disk: that of checkpoints, or a temporary one."""
+        if self.parameters["checkpoint"] is None:
+            with tempfile.TemporaryDirectory(prefix="hinet-") as temporary:
+                yield Path(temporary)
+            return
+        folder = Path(self.parameters["checkpoint"])
+        try:
+            yield folder
+        except HiNetError:  # resuming would fail in the same way
+            remove_spill(folder)
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+            raise
+
+    def write(self, folder: Path) -> tuple[Spill, TextInput | FrameInput, LabelCodec]:
+        """Return the rows on disk, perhaps of an earlier run; features have names and sets a form that they show."""
+        spill = Spill.open(folder, self._fingerprint())
+        if spill is None:
+            spill = self._written(folder)
+        else:
+            self.progress.message(f"the rows are on disk already, in {folder}")
+        codec, features, text = self.labelled.codec, self.features, text_of(self.features)
+        if codec.sets is not None:
+            codec = replace(codec, sets=form_from(*spill.notes["ancestors"]))
+        if text is not None and isinstance(text.features, NamingFeatures):
+            features = with_text(features, replace(text, features=named(text.features, read_arrays(folder / NAMES)[0])))
+        return spill, features, codec
+
+    def _written(self, folder: Path) -> Spill:
+        writer, threads, titles = self._writer(folder), self.parameters["n_jobs"], self.titles
+        codec, ancestors = self.labelled.codec, (False, True)
+        for inputs, traces, weights in self._training_chunks():
+            if codec.sets is not None:
+                some, whole = ancestors_given(traces)
+                ancestors = ancestors[0] or some, ancestors[1] and whole
+            writer.add(self.features.rows(inputs, threads), traces, weights)
+        if titles is not None:
+            traces = Traces.of_nodes(codec.layers, titles.nodes)
+            weights = titles.weights_with(self.labelled.nodes_with_rows, self.labelled.row_count)
+            writer.add(self.features.rows(as_arrow(titles.texts), threads), traces, weights)
+        text = text_of(self.features)
+        if text is not None and isinstance(text.features, NamingFeatures):
+            write_arrays(folder / NAMES, text.features.names_found())
+        return writer.finish({"ancestors": list(ancestors)})
+
+    @property
+    def _seed(self) -> int:
+        return seed_of(self.parameters["random_state"])
+
+    def _writer(self, folder: Path) -> SpillWriter:
+        some = self.features.rows(self.labelled.rows.slice(0, SIZED_ROWS), self.parameters["n_jobs"])
+        rows = self.stream.summary.row_count
+        values = (some.sparse.nnz if isinstance(some, MixedRows) else some.nnz) / some.shape[0]
+        dense = some.dense.shape[1] if isinstance(some, MixedRows) else 0
+        size = int(rows * (8 * values + 4 * dense + 40))
+        check_disk_space(folder, size)
+        self.progress.message(f"writing the rows to {folder}, about {size / GB:.2f} GB; they are removed at the end")
+        blocks = block_count(rows, rows * (values + dense / 2))
+        return SpillWriter(folder, blocks, self._seed, self.features.count, self._fingerprint(), dense)
+
+    def _training_chunks(self) -> Iterator[tuple[Any, Traces, NDArray[np.float64] | None]]:
+        """Yield inputs, labels and weights of the training rows; weights of None are all 1."""
+        stream, summary, codec = self.stream, self.stream.summary, self.labelled.codec
+        class_weight, rows = self.parameters["class_weight"], 0
+        has_weights = self.titles is not None or class_weight is not None or summary.mean_weight is not None
+        watch = Watch(self.progress, f"{{:,}} of {summary.row_count:,} rows are on disk")
+        for chunk in stream.reader.chunks():
+            rows += len(chunk)
+            kept = [row for row, number in enumerate(chunk.numbers.tolist()) if number not in stream.held_out]
+            if kept:
+                trained = chunk.take(np.array(kept, np.int64))
+                traces, weights = codec.encode(trained.labels), trained.weights
+                if has_weights:
+                    weights = np.ones(len(traces)) if weights is None else weights / (summary.mean_weight or 1.0)
+                    if class_weight is not None:
+                        weights = weights * codec.weights_of(class_weight, traces, stream.class_counts)
+                yield trained.inputs, traces, weights
+            watch.advanced(len(chunk))
+        if rows != summary.row_count:
+            raise HiNetError(
+                f"the stream had {summary.row_count:,} rows when it was first read, now {rows:,}; do not change it"
+            )
+
+    def _fingerprint(self) -> str:
+        """Return a digest that identifies rows on disk."""
+        features, layers, titles = self.features, self.labelled.codec.layers, self.titles
+        values = [self.parameters[name] for name in ("class_weight", "multilabel", "path_sep", "columns")]
+        values += [self._seed, len(self.stream.held_out), features.count, features.describe(), layers.taxonomy.ids]
+        values += [self.stream.summary.digest, None if titles is None else (titles.texts, titles.weight)]
+        digest = hashlib.blake2b(repr(values).encode(errors="surrogatepass"), digest_size=20)
+        arrays = [*features.to_arrays().values(), layers.node, layers.ends, layers.option_offsets, layers.option_neuron]
+        for array in arrays:
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
