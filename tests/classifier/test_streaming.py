@@ -15,8 +15,8 @@ import pytest
 
 import hinet.data.spill as spill
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load
-from hinet.classifier import stream
-from hinet.classifier.stream import Chunk, RowSample
+from hinet.classifier import chunks, stream
+from hinet.classifier.chunks import Chunk, RowSample
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.data.text.features import NamingFeatures, features_from, named, without
 from hinet.data.text.vocabulary import BoundedCounts, Counts, arrow_chunks
@@ -181,7 +181,7 @@ def _interrupted(*_: Any) -> float:
 
 @pytest.mark.parametrize("share", [None, 0.5])
 def test_held_out_rows_leave_some_of_the_sample(share: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "RowSample", partial(RowSample, max_rows=10))
+    monkeypatch.setattr(chunks, "RowSample", partial(RowSample, max_rows=10))
     monkeypatch.setattr(stream, "sample_values", lambda limit: 0)
     monkeypatch.setattr(stream, "HELD_OUT_SHARE", 0.5)
     streamed = small(validation_fraction=share).fit_stream(in_chunks(*texts(200)))

@@ -145,18 +145,18 @@ def explain_row(fitted: Fitted, inputs: Any, traces: Traces | None, max_features
     return Explanation(trace, tuple(steps), unknown, nearest_texts(fitted, row))
 
 
-def nearest_texts(fitted: Fitted, row: Any, count: int = NEAREST_TEXTS) -> tuple[Neighbour, ...]:
+def nearest_texts(fitted: Fitted, row: Any) -> tuple[Neighbour, ...]:
     """Return the known texts that are most like that of a row."""
     if not fitted.predictor.can_remember:
         return ()
     experts = fitted.search.model.experts
-    entry, cosine = nearest_entries(fitted.search.text_vectors(row), experts.neighbours, 2 * count)
+    entry, cosine = nearest_entries(fitted.search.text_vectors(row), experts.neighbours, 2 * NEAREST_TEXTS)
     found: list[Neighbour] = []
     for number, similarity in zip(entry.tolist(), cosine.tolist(), strict=True):
         near = _neighbour(fitted, number, similarity)
         if near.text is None or (near.text, near.node) not in [(each.text, each.node) for each in found]:
             found.append(near)  # otherwise a title with its context
-    return tuple(found[:count])
+    return tuple(found[:NEAREST_TEXTS])
 
 
 def nearest_of_nodes(fitted: Fitted, rows: Any, nodes: Sequence[Sequence[int]]) -> list[list[Neighbour | None]]:

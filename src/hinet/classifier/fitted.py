@@ -52,6 +52,8 @@ from hinet.ragged import gather, offsets_of
 from hinet.taxonomy import Layers, Taxonomy
 
 if TYPE_CHECKING:
+    from hinet.classifier.model_folder import UpdateCheck
+    from hinet.evaluation.risk import Calibration
     from hinet.exporting import Exported
 
 SHARE_OF_MODEL = 0.05  # size of kept rows relative to the model
@@ -385,6 +387,8 @@ class Fitted:
     file: MappedFile | None = None  # mapped file of the weights of a loaded model
     set_rule: SetRule | None = None  # thresholds of sets; None for one label per row
     remembered: RememberedTexts | None = None  # texts of the neighbours; None if none are kept
+    calibration: Calibration | None = None
+    update_check: UpdateCheck | None = None  # of the last update
 
     def trained_on_titles(self, count: int) -> Fitted:
         """Return the same, with ``count`` titles of labels counted separately from the training rows."""
@@ -404,7 +408,7 @@ class Fitted:
     def feature_rows(self, X: Any) -> Any:
         """Return checked input in the form of the training rows."""
         self.check_file()
-        return features_of(self.features, self.predictor.engine, X, self.predictor.threads)
+        return self.features.rows(X, self.predictor.threads, sparse=self.predictor.engine == "fused")
 
     def unknown_words_message(self, X: Any) -> str | None:
         """Return a warning if few words of further training texts are features, which stay those of the first fit.
@@ -636,13 +640,8 @@ def predictor_class(engine: Engine) -> type[Predictor]:
     return NetworkPredictor
 
 
-def features_of(features: Features, engine: Engine, X: Any, threads: int | None) -> Any:
-    """Return checked input as features; the fused engine reads only CSR rows."""
-    return features.rows(X, threads, sparse=engine == "fused")
-
-
 def rows_to_predict(features: Features, engine: Engine, X: Any, threads: int | None) -> Any:
     """Return checked input as features, for the fused engine with the share of unknown n-grams of each text."""
     if engine == "fused" and isinstance(features, TextInput | FrameInput):
         return features.rows_with_unknown(X, threads)
-    return features_of(features, engine, X, threads)
+    return features.rows(X, threads, sparse=engine == "fused")

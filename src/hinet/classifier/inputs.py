@@ -341,7 +341,7 @@ Features: TypeAlias = TextInput | TunedInput | MatrixInput | FrameInput
 def _blocks(X: Any) -> Iterator[NDArray[np.float32]]:
     """Yield rows as dense blocks."""
     size = max(1, BLOCK_CELLS // max(X.shape[1], 1))
-    for start in range(0, X.shape[0], size):
+    for start in range(0, max(X.shape[0], 1), size):
         block = X[start : start + size]
         yield block.toarray() if is_sparse(block) else block
 

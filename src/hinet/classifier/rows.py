@@ -406,7 +406,8 @@ def choose_titles(
         raise HiNetError("`titles=True` needs rows of text alone, as titles have no other columns; leave it out")
     if kind != "text" or titles is False:
         return None
-    few = codec.sets is None and _are_few(rows, len(nodes_with_rows), len(codec.label_nodes))
+    covers_few = len(nodes_with_rows) < COVERED * len(codec.label_nodes)
+    few = codec.sets is None and (rows < MIN_ROWS or (rows < MAX_FEW_ROWS and covers_few))
     choices = TitleRows.choices(codec, (codec.label_nodes if titles or few else nodes_with_rows).astype(np.int64))
     if not len(choices[0]):
         if titles:
@@ -415,11 +416,6 @@ def choose_titles(
     if titles or few:
         return choices[0]
     return learn(choices) if rows >= MIN_ROWS else None
-
-
-def _are_few(rows: int, labels_with_rows: int, labels: int) -> bool:
-    """Return whether rows are too few to learn all labels from, or to learn what titles are worth."""
-    return rows < MIN_ROWS or (rows < MAX_FEW_ROWS and labels_with_rows < COVERED * labels)
 
 
 def best_titles(

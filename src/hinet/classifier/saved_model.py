@@ -8,6 +8,7 @@ files.
 from __future__ import annotations
 
 import json
+import math
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -62,7 +63,7 @@ from hinet.engine.fused_search import Search
 from hinet.engine.model.fused import Trust
 from hinet.engine.search.predictor import Predictor
 from hinet.errors import FileError, HiNetError, LabelError
-from hinet.evaluation.risk import RiskBound
+from hinet.evaluation.risk import Calibration, RiskBound
 from hinet.files import decode_text, map_arrays, write_arrays
 from hinet.files.delimited import missing_column_message
 from hinet.files.schema import check_arrays, indices
@@ -97,15 +98,15 @@ def save_classifier(
     FileError
         If the folder holds other files or another model than ``replaces``, or is not writable.
     """
-    from hinet.classifier.parameters import NOTES, plain_parameters  # not to answer
+    from hinet.classifier.parameters import argument, plain_parameters  # not to answer
 
-    folder: Path = PATH.validate("path", path)
+    folder: Path = argument("path", path)
     half = FLAG.validate("half", half)
     if FLAG.validate("bundle_encoder", bundle_encoder):
         features = with_bundled_encoder(classifier.fitted_.features)
         classifier.fitted_ = replace(classifier.fitted_, features=features)
-    calibration, check = (getattr(classifier, name, None) for name in ("calibration_", "update_check_"))
     fitted: Fitted = classifier.fitted_
+    calibration, check = fitted.calibration, fitted.update_check
     described: dict[str, Any] = {
         "engine": fitted.predictor.engine,
         "labels": describe_codec(fitted.codec),
@@ -119,7 +120,7 @@ def save_classifier(
         "update_check": None if check is None else asdict(check),
         "input_features": getattr(classifier, "n_features_in_", None),
         "history": [asdict(record) for record in classifier.history_],
-        "notes": NOTES.validate("notes", {} if notes is None else notes),
+        "notes": argument("notes", notes) or {},
     }
     fitted.check_file()
     json.dumps(described)  # raises before anything is written
@@ -245,8 +246,7 @@ class LoadedModel:
     @property
     def risk_bound(self) -> RiskBound | None:
         """The calibrated threshold and its risk, if there is one."""
-        risk_bound = (self.manifest["calibration"] or {}).get("promise")
-        return None if risk_bound is None else RiskBound(**risk_bound)
+        return None if self.fitted.calibration is None else self.fitted.calibration.promise
 
     @property
     def style(self) -> TextStyle:
@@ -368,6 +368,9 @@ def _read_fitted(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
         if (described is None) != (codec.sets is None):
             raise HiNetError("models of rows with several labels have thresholds, and other models have none")
         rule = None if described is None else SetRule.restored(described)
+        calibration, check = manifest["calibration"], manifest.get("update_check")
+        calibration = None if calibration is None else restored_calibration(calibration)
+        check = None if check is None else UpdateCheck.restored(check)
     predictor = _restored_predictor(files, codec.layers, arrays, network)
     with naming_file(files.path("model")):
         if predictor.features not in (None, width):
@@ -381,8 +384,19 @@ def _read_fitted(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
         remembered = RememberedTexts.restored(saved[TEXTS])
     history = tuple(EpochRecord(**record) for record in manifest.get("history", ()))
     return Fitted(
-        features, codec, predictor, history, manifest["training_data"], examples, held_out, file, rule, remembered
-    )
+        features, codec, predictor, history, manifest["training_data"], examples, held_out, file, rule, remembered,
+        calibration, check,
+    )  # fmt: skip
+
+
+def restored_calibration(metadata: dict[str, Any]) -> Calibration:
+    """Return the calibration of plain values that the manifest schema allows; raise HiNetError if out of range."""
+    risk_bound = metadata["promise"]
+    values = {**metadata, **(risk_bound or {})}.values()
+    finite = all(math.isfinite(each) for each in values if isinstance(each, int | float))
+    if not finite or metadata["temperature"] <= 0:
+        raise HiNetError("calibration has numbers that are not finite, or a temperature that is not above 0")
+    return Calibration(**{**metadata, "promise": None if risk_bound is None else RiskBound(**risk_bound)})
 
 
 def pop_arrays(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
@@ -399,7 +413,7 @@ def load_classifier(
     encoder: EncoderPlace | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """Return the classifier of class ``kind`` that was saved to a folder, and the manifest of the same save."""
-    from hinet.classifier.parameters import RULES, restored_calibration, restored_parameters  # not to answer
+    from hinet.classifier.parameters import RULES, restored_parameters  # not to answer
 
     path = PATH.validate("path", path)
     FLAG.validate("mapped", mapped)
@@ -425,10 +439,6 @@ def load_classifier(
             loaded.n_features_in_ = manifest["input_features"]
         if isinstance(features, MatrixInput) and features.columns:
             loaded.feature_names_in_ = np.array(features.columns, object)
-        if manifest["calibration"] is not None:
-            loaded._set_calibration(restored_calibration(manifest["calibration"]))
-        if manifest.get("update_check") is not None:
-            loaded.update_check_ = UpdateCheck.restored(manifest["update_check"])
     return loaded, manifest
 
 

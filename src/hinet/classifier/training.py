@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hinet.choices import Decoding
 from hinet.classifier.calibration import HeldOut, calibrated_on_titles, with_learned_trust
 from hinet.classifier.columns import texts_of, training_columns
-from hinet.classifier.fitted import Examples, Fitted, bytes_to_keep, features_of, rows_to_predict
+from hinet.classifier.fitted import Examples, Fitted, bytes_to_keep, rows_to_predict
 from hinet.classifier.inputs import (
     COMPARED_COLUMNS,
     MIN_TEXTS,
@@ -218,7 +218,7 @@ class Training:
                 raise HiNetError("`vectors` and `encoder` read texts, but the rows are numbers; leave both out")
             scaled = labelled.kind == "dense" and parameters["network"] is None
             features = MatrixInput.fit(labelled.rows, labelled.column_names, scaled=scaled)
-            return features, features_of(features, self.engine, labelled.rows, self.threads)
+            return features, features.rows(labelled.rows, self.threads, sparse=self.engine == "fused")
         if labelled.stream is not None:
             return self._stream_features(labelled, titles), None
 
@@ -377,7 +377,7 @@ class Training:
             labels, digest = len(labelled.nodes_with_rows), labelled.stream.summary.digest
             fingerprint = {"rows": rows.row_count, "labels": labels, "blake2b": digest}
             if self.parameters["keep_examples"]:
-                rows = features_of(prepared.features, self.engine, labelled.rows, self.threads)
+                rows = prepared.features.rows(labelled.rows, self.threads, sparse=self.engine == "fused")
         else:
             fingerprint = EncodedRows(rows, traces).fingerprint()
         fitted = Fitted(prepared.features, prepared.codec, predictor, predictor.history, fingerprint)
