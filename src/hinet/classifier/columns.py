@@ -160,8 +160,8 @@ class Numbers:
 
     def values(self, table: pa.Table, kinds: ColumnKinds) -> NDArray[np.float64]:
         """Return the numbers of rows, NaN if missing, (n, c)."""
-        columns = [np.zeros((0, table.num_rows)), *(_numbers_of(table, name, kinds)[None] for name in self.names)]
-        return np.ascontiguousarray(np.concatenate(columns).T)
+        columns = [_numbers_of(table, name, kinds) for name in self.names]
+        return np.stack(columns, 1) if columns else np.zeros((table.num_rows, 0))
 
     def scaled(self, values: NDArray[np.float64], length: float) -> Floats:
         """Return numbers as features, (n, c)."""

@@ -5,7 +5,7 @@ Training and validation rows are kept as features: updates learn from them and a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -390,10 +390,10 @@ class Fitted:
     calibration: Calibration | None = None
     update_check: UpdateCheck | None = None  # of the last update
 
-    def trained_on_titles(self, count: int) -> Fitted:
-        """Return the same, with ``count`` titles of labels counted separately from the training rows."""
-        titles = {"rows": self.fingerprint["rows"] - count, "titles": count} if count else {}
-        return replace(self, fingerprint=self.fingerprint | titles)
+    def trained_on_titles(self, titles: Sized | None) -> Fitted:
+        """Return the same, with titles of labels counted separately from the training rows."""
+        counts = {"rows": self.fingerprint["rows"] - len(titles), "titles": len(titles)} if titles else {}
+        return replace(self, fingerprint=self.fingerprint | counts)
 
     @property
     def has_no_rows(self) -> bool:

@@ -87,17 +87,13 @@ class LabelledRows:
             return np.unique(self.traces.end_nodes)
         return np.flatnonzero(self.stream.class_counts)
 
-    @property
-    def has_mainly_titles(self) -> bool:
-        """Whether more than half of the rows are texts of the taxonomy."""
-        return self.titles is not None and 2 * len(self.titles) > len(self.traces)
-
     def with_titles(self, titles: TitleRows | None) -> LabelledRows:
         """Return the rows with titles appended."""
         if titles is None:
             return self
-        weights = titles.weights_after(self.weights, self.traces)
-        return replace(self, rows=titles.after(self.rows), traces=titles.traces_after(self.traces), weights=weights)
+        layers, weights = self.codec.layers, titles.weights_after(self.weights, self.traces)
+        traces = Traces.joined(layers, [self.traces, titles.traces(layers)])
+        return replace(self, rows=titles.after(self.rows), traces=traces, weights=weights)
 
 
 @dataclass(frozen=True)
@@ -312,10 +308,6 @@ class TitleRows:
     def after(self, texts: Any) -> pa.ChunkedArray:
         """Return texts with the titles appended."""
         return joined_texts(texts, self.texts)
-
-    def traces_after(self, traces: Traces) -> Traces:
-        """Return labels with those of the titles appended."""
-        return Traces.joined(traces.layers, [traces, self.traces(traces.layers)])
 
     def traces(self, layers: Layers) -> Traces:
         """Return the labels of the titles."""

@@ -148,9 +148,9 @@ class Training:
         fitted, held_out = with_learned_trust(
             fitted, labelled.rows, labelled.traces, prepared.held_out, valid_inputs, self.seed
         )
-        if held_out is None and labelled.has_mainly_titles:
-            assert labelled.titles is not None
-            fitted = calibrated_on_titles(fitted, labelled.titles, self.seed)
+        texts = labelled.titles
+        if held_out is None and texts is not None and 2 * len(texts) > len(labelled.traces):
+            fitted = calibrated_on_titles(fitted, texts, self.seed)
         return self.learn_thresholds(fitted, held_out)
 
     @cached_property
@@ -381,7 +381,7 @@ class Training:
         else:
             fingerprint = EncodedRows(rows, traces).fingerprint()
         fitted = Fitted(prepared.features, prepared.codec, predictor, predictor.history, fingerprint)
-        fitted = fitted.trained_on_titles(_count(titles, labelled.titles))
+        fitted = fitted.trained_on_titles(titles or labelled.titles)
         if prepared.codec.sets is not None:
             fitted = replace(fitted, set_rule=SetRule())
         if self.parameters["keep_examples"] and labelled.stream is None and isinstance(predictor, Search):
@@ -401,7 +401,7 @@ class Training:
         check_tunable(self.parameters, labelled.kind)
         titles = self.choose_titles(labelled)
         rows = labelled.with_titles(titles)
-        fitted = self._fit_encoder(rows).trained_on_titles(_count(titles, labelled.titles))
+        fitted = self._fit_encoder(rows).trained_on_titles(titles or labelled.titles)
         held_out = None if rows.valid is None else HeldOut(fitted.rows(rows.valid[0]), rows.valid[1])
         return self.learn_thresholds(fitted, held_out)
 
@@ -434,10 +434,6 @@ class Training:
         if not self.parameters["keep_examples"]:
             return fitted
         return _keeping(fitted, features.count, labelled.rows, traces, settings.seed)
-
-
-def _count(*titles: TitleRows | None) -> int:
-    return sum(len(each) for each in titles if each is not None)
 
 
 def _identity(source: Any) -> Any:
