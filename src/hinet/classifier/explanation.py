@@ -195,17 +195,12 @@ def _log_p(fitted: Fitted, group_parts: Callable[[int], GroupParts], option: int
     low = int(layers.option_offsets[group])
     if not layers.has_choice[group]:
         return 0.0
-    return float(_group_log_p(fitted, group_parts(group).logits, group)[option - low])
-
-
-def _group_log_p(fitted: Fitted, logits: NDArray[np.float64], group: int) -> NDArray[np.float64]:
-    """Return the log probability of each option of a group."""
-    layers = fitted.codec.layers
+    logits = group_parts(group).logits
     if not layers.multilabel:
-        return np.asarray(logits - np.logaddexp.reduce(logits))
+        return float(logits[option - low] - np.logaddexp.reduce(logits))
     log_p = logits.copy()
     log_chances(log_p, len(log_p), bool(layers.exhaustive[group]))  # type: ignore[no-untyped-call]
-    return log_p
+    return float(log_p[option - low])
 
 
 def _probabilities(

@@ -444,9 +444,7 @@ def text_column(X: Any) -> Any:
         return X
     if hasattr(X, "iloc"):  # pandas
         return X.iloc[:, 0]
-    if hasattr(X, "to_series"):  # polars
-        return X.to_series(0)
-    return X.column(0) if hasattr(X, "column") else X[:, 0]
+    return X.column(0) if hasattr(X, "column") else X[:, 0]  # Arrow; polars and NumPy
 
 
 def _is_text(X: Any) -> bool:
