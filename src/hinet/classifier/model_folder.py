@@ -268,7 +268,7 @@ class TrustEntry(TypedDict):
 
 
 class Manifest(TypedDict):
-    """Contents of a manifest; see :func:`hinet.classifier.saved_model.save_fitted`."""
+    """Contents of a manifest; see :func:`hinet.classifier.saved_model.save_classifier`."""
 
     format: int
     blake2b: str
