@@ -29,8 +29,9 @@ from measure import Case, Stopwatch, run_cases
 from hinet import HiNetClassifier, load_icd10cm
 from hinet.choices import SplitBy
 from hinet.classifier.answers import PredictionOptions
-from hinet.classifier.loaded import PORTION as BLOCKS
-from hinet.classifier.loaded import PredictionOutput, load_model
+from hinet.classifier.prediction_table import PORTION as BLOCKS
+from hinet.classifier.prediction_table import PredictionOutput
+from hinet.classifier.saved_model import load_model
 from hinet.cluster import Cluster, PredictionJob, RayRunner, Sink, connected, predict_rows
 from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions, labelled_blocks, new_table
 from hinet.data.tables.blocks import MAX_ROWS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from hinet.classifier import default_vectors
+from hinet.classifier import inputs
 from hinet.compiled import compile_from_now_on
 
 settings.register_profile(
@@ -19,7 +19,7 @@ settings.load_profile("hinet")
 compile_from_now_on()  # results must not depend on how long earlier tests took
 
 # Texts are judged by words alone, unless a test is about vectors.
-pytest.MonkeyPatch().setattr(default_vectors, "is_installed", lambda: False)
+pytest.MonkeyPatch().setattr(inputs, "is_installed", lambda: False)
 
 HERE = Path(__file__).parent
 LONG = (

@@ -70,9 +70,9 @@ def test_saved_text_model_predicts_without_training_packages(tmp_path: Path) -> 
     run_without(
         ["sklearn", "torch", "scipy.optimize", "scipy.stats", "pandas", "pyarrow.compute", "hinet.engine.training"],
         f"""
-from hinet.classifier.bundle import load_fitted
+from hinet.classifier.saved_model import read_model
 import hinet.classifier.answers
-fitted, _ = load_fitted({str(tmp_path / "model")!r})
+fitted = read_model({str(tmp_path / "model")!r}).fitted
 found = fitted.predictor.traces(fitted.rows(["brown bread"]), 2)
 assert fitted.codec.decode_traces(found.traces)[0] == ("Food", "Bread")
 assert hinet.classifier.answers.PredictedTraces(found)[0][0].steps == ("Food", "Food > Bread")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from hinet import HiNetClassifier, HiNetError, Taxonomy, load
-from hinet.classifier.parameters import restored_calibration
+from hinet.classifier.saved_model import restored_calibration
 from hinet.data.text import TextFeatures
 from hinet.engine.search.odds_scaling import rescale
 from hinet.evaluation.risk import THRESHOLDS, find_threshold, upper_bound

@@ -37,8 +37,8 @@ from hinet.classifier.columns import (
     texts_of,
 )
 from hinet.classifier.inputs import FrameInput
-from hinet.classifier.loaded import load_model
 from hinet.classifier.model_folder import digest_of, sealed
+from hinet.classifier.saved_model import load_model
 from hinet.data.matrices import MixedRows
 from hinet.encoders.meaning import LENGTH
 from hinet.encoders.token_vectors import TokenVectors

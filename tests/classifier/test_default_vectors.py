@@ -12,8 +12,8 @@ import pytest
 
 import hinet
 from hinet import HiNetClassifier, HiNetError, Taxonomy, load
-from hinet.classifier import default_vectors as default_vectors_module
-from hinet.classifier.default_vectors import COMPARED_COLUMNS, MIN_TEXTS
+from hinet.classifier import inputs
+from hinet.classifier.inputs import COMPARED_COLUMNS, MIN_TEXTS
 from hinet.classifier.model_folder import sealed
 from hinet.encoders import packaged_vectors as packaged
 from hinet.errors import FileError
@@ -46,7 +46,7 @@ def trained(vectors: Any = "auto", **options: Any) -> HiNetClassifier:
 @pytest.fixture(autouse=True, scope="module")
 def installed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(default_vectors_module, "is_installed", lambda: packaged.is_installed())
+        patched.setattr(inputs, "is_installed", lambda: packaged.is_installed())
         yield
 
 

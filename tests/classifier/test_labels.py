@@ -22,10 +22,10 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load, paths_as_text
 from hinet.classifier.answers import PredictionOptions
-from hinet.classifier.bundle import describe_codec, restore_codec
 from hinet.classifier.inputs import take_rows
 from hinet.classifier.labels import LabelCodec, checked_labels, read_labels, read_with_classes, widen_codec
-from hinet.classifier.loaded import PredictionTable
+from hinet.classifier.prediction_table import PredictionTable
+from hinet.classifier.saved_model import describe_codec, restore_codec
 from hinet.metrics import scorer
 from hinet.taxonomy import split_path
 from tests.classifier.data import small

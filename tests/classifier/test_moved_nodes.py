@@ -177,7 +177,7 @@ def test_kept_rows_are_restored_and_forged_ones_refused(name: str, counts: list[
     values = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
     kept = Examples.of_nodes(values if is_dense else sp.csr_array(values), np.arange(sum(counts)), np.array(counts))
     arrays = kept.to_arrays(name)
-    whole = Examples.pop_from({**arrays, "other": values}, name, features=3, nodes=6)
+    whole = Examples.restored(arrays, name, features=3, nodes=6)
     assert whole is not None
     np.testing.assert_array_equal(whole.rows if is_dense else whole.rows.toarray(), values)
     np.testing.assert_array_equal(whole.nodes, kept.nodes)
@@ -187,9 +187,9 @@ def test_kept_rows_are_restored_and_forged_ones_refused(name: str, counts: list[
         for broken in (array[:-1], array.astype(np.complex64), wrong, None):
             forged = {key: value for key, value in {**arrays, array_name: broken}.items() if value is not None}
             with pytest.raises(HiNetError, match=rf"'{name}\.\w+'"):
-                Examples.pop_from(forged, name, features=3, nodes=6)
+                Examples.restored(forged, name, features=3, nodes=6)
     with pytest.raises(HiNetError, match=rf"the arrays have the unknown '{name}\.more'"):
-        Examples.pop_from({**arrays, f"{name}.more": values}, name, features=3, nodes=6)
+        Examples.restored({**arrays, f"{name}.more": values}, name, features=3, nodes=6)
 
 
 def test_as_many_examples_are_kept_as_fit_of_every_label_some() -> None:

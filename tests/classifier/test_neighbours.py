@@ -11,7 +11,7 @@ import pytest
 
 from hinet import HiNetClassifier, Taxonomy
 from hinet.classifier.incremental import MAX_CORRECTIONS
-from hinet.classifier.titles import TitleRows
+from hinet.classifier.rows import TitleRows
 from hinet.encoders.token_vectors import TokenVectors
 from hinet.errors import HiNetError, LabelError
 

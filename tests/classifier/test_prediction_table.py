@@ -9,7 +9,7 @@ import pytest
 
 from hinet import HiNetClassifier, HiNetError, Taxonomy
 from hinet.classifier.answers import PredictionOptions
-from hinet.classifier.loaded import PredictionTable, concat_traces
+from hinet.classifier.prediction_table import PredictionTable, concat_traces
 
 TEXTS = ["rye bread", "white bread", "whole milk", "skimmed milk", "toy car", "toy train", "car wash", "train ride"] * 3
 DAG = Taxonomy.from_edges(

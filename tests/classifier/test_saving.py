@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hinet import FileError, HiNetClassifier, load
-from hinet.classifier.bundle import read_description
+from hinet.classifier.saved_model import read_description
 from hinet.cli import main
 from hinet.files import atomic, locked
 from tests.classifier.data import small, texts

@@ -15,8 +15,8 @@ import pytest
 
 import hinet.data.spill as spill
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load
-from hinet.classifier import row_source
-from hinet.classifier.row_source import Chunk, RowSample
+from hinet.classifier import chunks, stream
+from hinet.classifier.chunks import Chunk, RowSample
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.data.text.features import NamingFeatures, features_from, named, without
 from hinet.data.text.vocabulary import BoundedCounts, Counts, arrow_chunks
@@ -48,7 +48,7 @@ def same(one: HiNetClassifier, other: HiNetClassifier) -> bool:
 @pytest.fixture
 def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write the rows of small streams to disk as well."""
-    monkeypatch.setattr(row_source, "MAX_ROWS_IN_MEMORY", 0)
+    monkeypatch.setattr(stream, "MAX_ROWS_IN_MEMORY", 0)
 
 
 @pytest.mark.parametrize("settings", [{"flat": False}, {"validation_fraction": 0.2}, {"class_weight": "balanced"}])
@@ -181,16 +181,16 @@ def _interrupted(*_: Any) -> float:
 
 @pytest.mark.parametrize("share", [None, 0.5])
 def test_held_out_rows_leave_some_of_the_sample(share: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_source, "RowSample", partial(RowSample, max_rows=10))
-    monkeypatch.setattr(row_source, "sample_values", lambda limit: 0)
-    monkeypatch.setattr(row_source, "HELD_OUT_SHARE", 0.5)
+    monkeypatch.setattr(chunks, "RowSample", partial(RowSample, max_rows=10))
+    monkeypatch.setattr(stream, "sample_values", lambda limit: 0)
+    monkeypatch.setattr(stream, "HELD_OUT_SHARE", 0.5)
     streamed = small(validation_fraction=share).fit_stream(in_chunks(*texts(200)))
     assert streamed.metrics_["validation"]["rows"] == 5
 
 
 @pytest.mark.usefixtures("on_disk")
 def test_rows_are_held_out_by_default_only_for_a_wide_expert(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_source, "sample_values", lambda limit: 0)
+    monkeypatch.setattr(stream, "sample_values", lambda limit: 0)
     rows = in_chunks(*texts(200))
     quick = small(effort="quick", flat=True).fit_stream(rows)
     assert not any(record.part.startswith("wide") for record in quick.history_)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load
+from hinet.classifier.calibration import practice_texts
 from hinet.classifier.model_folder import read_manifest, training_text
-from hinet.classifier.practice import practice_texts
-from hinet.classifier.titles import TitleRows
+from hinet.classifier.rows import TitleRows
 
 EDGES = [("food", "bread"), ("food", "milk"), ("toys", "rail"), ("toys", "dolls")]
 TITLES = {"food": "Groceries", "bread": "Rye bread", "milk": "Cow milk", "toys": "Playthings", "rail": "Model railways",

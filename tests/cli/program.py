@@ -25,7 +25,7 @@ from tests.processes import LONGEST
 
 ROOT = Path(__file__).parents[2]
 IMPORTED = (
-    "hinet.cli", "hinet.classifier", "hinet.classifier.default_vectors", "hinet.classifier.loaded", "hinet.data.tables",
+    "hinet.cli", "hinet.classifier", "hinet.classifier.inputs", "hinet.classifier.saved_model", "hinet.data.tables",
     "hinet.engine.training.fit", "hinet.engine.compiling", "hinet.evaluation", "hinet.machine_code", "pyarrow.csv",
     "pyarrow.parquet", "rich.console", "rich.progress", "rich.table",
 )  # fmt: skip
@@ -121,7 +121,7 @@ def main() -> None:
         for name in IMPORTED:
             importlib.import_module(name)
         # Texts are judged by words alone, as in tests/conftest.py; new interpreters use installed vectors.
-        vars(sys.modules["hinet.classifier.default_vectors"]).update(is_installed=lambda: False)
+        vars(sys.modules["hinet.classifier.inputs"]).update(is_installed=lambda: False)
         if not serve(connection):
             return
     from hinet.cli import main

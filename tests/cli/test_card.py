@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from hinet import HiNetClassifier
-from hinet.classifier.bundle import load_classifier
 from hinet.classifier.model_card import model_card
+from hinet.classifier.saved_model import load_classifier
 from tests.cli.conftest import products, run_hinet, run_inside
 
 SECTIONS = [

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hinet import HiNetClassifier, Taxonomy, load
-from hinet.classifier import loaded
-from hinet.classifier.loaded import PredictionOutput
+from hinet.classifier import prediction_table
+from hinet.classifier.prediction_table import PredictionOutput
 from hinet.data.tables import LabelledBlock
 from hinet.metrics import hierarchical_f1
 from tests.cli.conftest import HINET, products, run_hinet, run_inside, write_products
@@ -583,7 +583,7 @@ def test_a_table_has_no_more_columns_than_answers_and_comes_in_parts(
     shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(shop)
-    monkeypatch.setattr(loaded, "MAX_CELLS", 100)
+    monkeypatch.setattr(prediction_table, "MAX_CELLS", 100)
     pq.write_table(pa_csv.read_csv("test.csv"), "test.parquet")
     for file in ("test.csv", "test.parquet"):
         predict_inside(file, "--top", 1_000_000, "--keep", "id", "--to", "csv")

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hinet import HiNetClassifier, HiNetError, load
-from hinet.classifier import row_source
+from hinet.classifier import stream
 from hinet.data.spill import is_spill
 from hinet.data.tables.blocks import estimate_rows
 from tests.cli.conftest import CATEGORIES, HINET, files_of, products, run_hinet, run_inside, write_products
@@ -116,7 +116,7 @@ def test_a_stream_resumes_without_its_rows_on_disk_and_not_from_another_run(
     begun: str, shards: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The rows leave the disk when training ends, before the model is saved."""
-    monkeypatch.setattr(row_source, "MAX_ROWS_IN_MEMORY", 0)
+    monkeypatch.setattr(stream, "MAX_ROWS_IN_MEMORY", 0)
     command = ["train", "0.parquet", *COLUMNS[:-1], "--epochs", "3", "--checkpoint-every", "0", "-q"]
 
     def fail(*_: object, **__: object) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hinet import HiNetClassifier
 from hinet.classifier.answers import PredictionOptions
-from hinet.classifier.loaded import load_model
+from hinet.classifier.saved_model import load_model
 from hinet.cluster import SPARK_SCHEMA, predict_batches
 
 TEXTS = ["rye bread", "whole milk", "", "toy car", "brown bread", "milk train"] * 5

@@ -11,7 +11,7 @@ import pytest
 
 from hinet import HiNetClassifier, Layers, Taxonomy, Traces
 from hinet.classifier.inputs import TextInput
-from hinet.classifier.titles import TitleRows, best_titles, learned_weight
+from hinet.classifier.rows import TitleRows, best_titles, learned_weight
 from hinet.data.matrices import MixedRows
 from hinet.data.text import TextSettings
 from hinet.data.text.text_input import TextBlock

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import hinet
 from hinet import HiNetClassifier
-from hinet.classifier import default_vectors as default_vectors_module
-from hinet.classifier.default_vectors import default_vectors
+from hinet.classifier import inputs
+from hinet.classifier.inputs import default_vectors
 from hinet.cli import main
 from hinet.encoders import packaged_vectors as packaged
 from hinet.encoders.meaning import vector_source
@@ -57,7 +57,7 @@ def small(**parameters: Any) -> HiNetClassifier:
 @pytest.fixture(autouse=True, scope="module")
 def installed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(default_vectors_module, "is_installed", lambda: packaged.is_installed())
+        patched.setattr(inputs, "is_installed", lambda: packaged.is_installed())
         yield
 
 

@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from hinet import HiNetClassifier, Taxonomy
-from hinet.classifier.loaded import COLUMNS
+from hinet.classifier.saved_model import COLUMNS
 from hinet.data.tables import Columns
 from hinet.errors import HiNetError
 from hinet.serving.app import create_app

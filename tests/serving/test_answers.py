@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hinet import HiNetClassifier, Layers, Taxonomy
 from hinet.classifier.labels import LabelCodec
-from hinet.classifier.loaded import LoadedModel, RowError
+from hinet.classifier.saved_model import LoadedModel, RowError
 from hinet.compiled import interpreting
 from hinet.serving.answers import Answerer, Question, TextSpans
 from hinet.serving.models import EXAMPLES, ServedModel

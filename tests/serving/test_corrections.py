@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hinet.classifier.loaded import COLUMNS
+from hinet.classifier.saved_model import COLUMNS
 from hinet.data.tables import Columns
 from hinet.serving import schemas
 from hinet.serving.settings import Settings

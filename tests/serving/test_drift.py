@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hinet.classifier.loaded import COLUMNS
+from hinet.classifier.saved_model import COLUMNS
 from hinet.data.tables import Columns
 from hinet.files.database import StoreError
 from hinet.serving import drift

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hinet import HiNetClassifier, HiNetError
-from hinet.classifier.loaded import LoadedModel
+from hinet.classifier.saved_model import LoadedModel
 from hinet.data.tables import Columns
 from hinet.errors import FileError
 from hinet.serving import schemas

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hinet import HiNetClassifier, Taxonomy, load
-from hinet.classifier.loaded import COLUMNS
+from hinet.classifier.saved_model import COLUMNS
 from hinet.data.tables import Columns
 from hinet.serving import schemas
 from hinet.serving.settings import Settings

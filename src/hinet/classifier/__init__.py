@@ -12,16 +12,15 @@ if TYPE_CHECKING:
     from hinet.classifier.answers import PredictedTraces as PredictedTraces
     from hinet.classifier.answers import Trace as Trace
     from hinet.classifier.estimator import HiNetClassifier as HiNetClassifier
+    from hinet.classifier.estimator import TextVectorizer as TextVectorizer
     from hinet.classifier.estimator import load as load
     from hinet.classifier.labels import paths_as_text as paths_as_text
-    from hinet.classifier.vectorizer import TextVectorizer as TextVectorizer
 else:  # a saved model predicts without the estimator, which needs scikit-learn
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
             "answers": "PredictedLabel PredictedLabels PredictedTraces Trace",
-            "estimator": "HiNetClassifier load",
+            "estimator": "HiNetClassifier TextVectorizer load",
             "labels": "paths_as_text",
-            "vectorizer": "TextVectorizer",
         },
     )

@@ -345,38 +345,31 @@ def traces_to_nodes(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> Trac
 
     If none of the best traces passes through the node, it is the first path to the node.
     """
-    layers = fitted.codec.layers
-    parts: dict[int, NDArray[np.int32]] = {}
-    if layers.taxonomy.root >= 0:
-        parts = {row: np.zeros(0, np.int32) for row in np.flatnonzero(nodes == layers.taxonomy.root).tolist()}
-    left = np.flatnonzero((nodes != NOTHING) & (nodes != layers.taxonomy.root))
+    layers, taxonomy = fitted.codec.layers, fitted.codec.taxonomy
+    left = np.flatnonzero(nodes != NOTHING)
+    paths: dict[int, tuple[str, ...]] = dict.fromkeys(left[nodes[left] == taxonomy.root].tolist(), ())
+    left = left[nodes[left] != taxonomy.root]
     for count in SEARCHED_TRACES:
         if not len(left):
             break
-        traces = fitted.predictor.traces(rows[left], count).traces
-        hits = _first_hits(traces, nodes[left])
-        parts |= {int(left[index]): neurons for index, neurons in hits.items()}
+        hits = _first_hits(fitted.predictor.traces(rows[left], count).traces, nodes[left])
+        paths |= {int(left[index]): path for index, path in hits.items()}
         left = np.delete(left, list(hits))
     for row in left.tolist():
-        path = [layers.taxonomy.ids[node] for node in fitted.codec.path_to(int(nodes[row]))]
-        parts[row] = Traces.along(layers, [path]).neurons
-    order = sorted(parts)
-    counts = np.zeros(len(nodes), np.int64)
-    counts[order] = 1
-    lengths = np.array([len(parts[row]) for row in order], np.int64)
-    neurons = np.concatenate([np.zeros(0, np.int32), *(parts[row] for row in order)])
-    return Traces(layers, offsets_of(counts), offsets_of(lengths), neurons)
+        paths[row] = tuple(taxonomy.ids[node] for node in fitted.codec.path_to(int(nodes[row])))
+    answered = np.array(sorted(paths), np.int64)
+    found = Traces.along(layers, [paths[row] for row in answered.tolist()])
+    counts = np.bincount(answered, minlength=len(nodes))
+    return Traces(layers, offsets_of(counts), found.offsets, found.neurons)
 
 
-def _first_hits(traces: Traces, nodes: NDArray[np.int64]) -> dict[int, NDArray[np.int32]]:
-    """Return, by row, the first trace through the node of the row, from the top down to the node."""
+def _first_hits(traces: Traces, nodes: NDArray[np.int64]) -> dict[int, tuple[str, ...]]:
+    """Return, by row, the first trace through the node of the row as ids, from the top down to the node."""
     trace_of = np.repeat(np.arange(len(traces.offsets) - 1), np.diff(traces.offsets))
     row_of = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))[trace_of]
-    hits = np.flatnonzero(traces.layers.node[traces.neurons] == nodes[row_of])
+    steps, ids = traces.layers.node[traces.neurons], traces.layers.taxonomy.ids
+    hits = np.flatnonzero(steps == nodes[row_of])
     rows, first = np.unique(row_of[hits], return_index=True)
     ends = hits[first]
-    starts = traces.offsets[trace_of[ends]]
-    return {
-        row: traces.neurons[start : end + 1]
-        for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)
-    }
+    bounds = zip(rows.tolist(), traces.offsets[trace_of[ends]].tolist(), ends.tolist(), strict=True)
+    return {row: tuple(ids[node] for node in steps[start : end + 1].tolist()) for row, start, end in bounds}

@@ -18,8 +18,10 @@ from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import Features, FrameInput, TextInput, count_of, text_column
 from hinet.classifier.labels import Truth
 from hinet.classifier.predicted_sets import label_candidates
+from hinet.classifier.rows import TitleRows
 from hinet.data import Traces
 from hinet.data.frames import as_table
+from hinet.data.text.characters import join_words, word_pattern
 from hinet.data.text.text_input import as_arrow
 from hinet.engine import FoundNodes, Targets
 from hinet.engine.model.fused import Trust
@@ -28,7 +30,7 @@ from hinet.engine.search.odds_scaling import SURE, map_log_odds, rescale
 from hinet.engine.search.trace_logits import TraceLogits, cells_of
 from hinet.engine.training.target_kernels import max_sizes, mixed_cost
 from hinet.errors import HiNetError, counted
-from hinet.evaluation.risk import THRESHOLDS, AnswerCounts, Calibration, RiskBound, find_threshold
+from hinet.evaluation.risk import CERTAINTY, THRESHOLDS, AnswerCounts, Calibration, RiskBound, find_threshold
 from hinet.metrics import expected_calibration_error, log_loss
 from hinet.ragged import evenly_spaced
 
@@ -437,3 +439,61 @@ def answers_at(fitted: Fitted, rows: Any, truth: Truth, labels: NDArray[np.int64
     return AnswerCounts(
         len(truth), *(int(np.count_nonzero(part)) for part in (answered, answered & ~right, answered & full))
     )
+
+
+MAX_TITLES = 1_000  # maximum number of titles that texts are made of
+MIN_TITLE_TEXTS = 400  # few titles are used several times
+KEPT_SHARE = 0.5  # probability to keep a word
+MAX_ADDED = 2  # maximum number of words that are added to a text
+
+
+def calibrated_on_titles(fitted: Fitted, titles: TitleRows, seed: int) -> Fitted:
+    """Return a classifier with probabilities scaled by its answers to texts made of titles, if that improves them."""
+    # Titles themselves are training rows, which a model answers with far more confidence than texts of users.
+    nodes, first = np.unique(titles.nodes, return_index=True)
+    is_label = np.isin(nodes, fitted.codec.label_nodes)
+    nodes, first = nodes[is_label], first[is_label]  # the first text of a node is its title, if it has one
+    chosen = np.random.default_rng(seed).permutation(len(nodes))[:MAX_TITLES]
+    chosen = np.tile(chosen, -(-MIN_TITLE_TEXTS // len(chosen)))
+    texts = practice_texts([titles.texts[row] for row in first[chosen].tolist()], seed)
+    truth = Truth(fitted.codec.taxonomy, np.arange(len(chosen) + 1), nodes[chosen], np.ones(len(chosen), bool))
+    held = held_out_rows(fitted, texts, truth, seed)
+    return calibrate_fitted(
+        fitted, held.rows, held.truth, None, CERTAINTY, temperature=1.0, seed=seed, foreign=held.foreign
+    )[0]
+
+
+def practice_texts(titles: Sequence[str], seed: int) -> list[str]:
+    """Return each title with about half of its words, and up to two other words.
+
+    An added word is, with equal probability, a word of any title, or a new word: the first half of one word and the
+    second half of another.
+
+    >>> practice_texts(["rye bread", "white bread", "red wine"], seed=2)
+    ['rye bread whiite', 'bread rye', 'red']
+    """
+    rng = np.random.default_rng(seed)
+    split = [word_pattern(title).findall(title.lower()) for title in titles]
+    pool = [word for words in split for word in words] or [""]
+
+    def draw() -> str:
+        word: str = pool[int(rng.integers(len(pool)))]
+        return word
+
+    def added() -> str:
+        word = draw()
+        if rng.integers(2):
+            return word
+        other = draw()
+        return word[: (len(word) + 1) // 2] + other[len(other) // 2 :]
+
+    texts = []
+    for words in split:
+        kept = rng.random(len(words)) < KEPT_SHARE
+        if len(words) and not kept.any():
+            kept[rng.integers(len(words))] = True
+        text = [word for word, is_kept in zip(words, kept.tolist(), strict=True) if is_kept]
+        for _ in range(int(rng.integers(MAX_ADDED + 1))):
+            text.insert(int(rng.integers(len(text) + 1)), added())
+        texts.append(join_words(text))
+    return texts

@@ -224,13 +224,12 @@ class Categories:
 
     def codes(self, table: pa.Table, kinds: ColumnKinds) -> NDArray[np.int64]:
         """Return the index of the value in every row and column, -1 for none, (n, c)."""
-        columns = []
-        for name, values in zip(self.names, self.values, strict=True):
+        every = np.full((table.num_rows, len(self.names)), -1)
+        for column, (name, values) in enumerate(zip(self.names, self.values, strict=True)):
             number = {value: code for code, value in enumerate(values)}
             texts, codes = _category_codes(table, name, kinds)
-            known = np.array([*(number.get(text, -1) for text in texts), -1], np.int64)
-            columns.append(known[codes])
-        return np.stack(columns, 1) if columns else np.zeros((table.num_rows, 0), np.int64)
+            every[:, column] = np.array([*(number.get(text, -1) for text in texts), -1], np.int64)[codes]
+        return every
 
     @property
     def labels(self) -> list[str]:
@@ -461,23 +460,26 @@ _ID_NAME = re.compile(
 Guess = Literal[ColumnKind, "id", "phrase"]  # a phrase is text, or a category if there is another text
 
 
-@dataclass(frozen=True)
-class Recognised:
+def training_columns(table: pa.Table, given: Mapping[str, Sequence[str]] | None) -> ColumnKinds:
+    """Return the columns of training rows by kind: the given ones, or recognised ones; warn about ignored ids."""
+    if given is not None:
+        return ColumnKinds.of(given)
+    kinds, ignored = recognise(table)
+    if ignored:
+        names = ", ".join(map(quoted, ignored))
+        warnings.warn(
+            f"ignored as ids, with a different code in every row: {names}; name the columns to read in `columns` "
+            "to choose them yourself",
+            stacklevel=2,
+        )
+    return kinds
+
+
+class Recognised(NamedTuple):
     """The columns of a frame by kind, and the ignored columns, which are ids."""
 
     kinds: ColumnKinds
     ignored: tuple[str, ...]
-
-    def warn(self) -> ColumnKinds:
-        """Warn about ignored columns, and return the others by kind."""
-        if self.ignored:
-            names = ", ".join(map(quoted, self.ignored))
-            warnings.warn(
-                f"ignored as ids, with a different code in every row: {names}; name the columns to read in `columns` "
-                "to choose them yourself",
-                stacklevel=2,
-            )
-        return self.kinds
 
 
 def recognise(table: pa.Table) -> Recognised:

@@ -1,22 +1,21 @@
-"""``HiNetClassifier``: fit, predict, probabilities, whole traces, confidence, explanations."""
+"""``HiNetClassifier``, and ``TextVectorizer``: n-grams of texts for pipelines with other estimators."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from hinet.choices import Decoding, Effort, ThresholdsBy
 from hinet.classifier.answers import PredictedLabels, PredictedTraces, PredictionOptions, answer_rows, check_thresholds
-from hinet.classifier.bundle import load_classifier, save_classifier
 from hinet.classifier.calibration import HeldOut, held_out_rows, kept_rows
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fitted import Fitted
@@ -28,26 +27,28 @@ from hinet.classifier.incremental import (
     finish_update,
     transfer_to_taxonomy,
 )
-from hinet.classifier.inputs import FrameInput, Kind, checked_input, count_of, kind_to_fit, kind_to_predict, one_row
-from hinet.classifier.labels import AUTO, Truth, checked_labels, codec_in_taxonomy
-from hinet.classifier.parameters import (
-    CLASSES,
-    MAX_REASONS,
-    MIN_CONFIDENCE,
-    MIN_PROBABILITY,
-    RULES,
-    TAXONOMY,
-    VALID,
-    read_settings,
-    read_taxonomy,
-    seed_of,
+from hinet.classifier.inputs import (
+    FrameInput,
+    Kind,
+    TextInput,
+    check_container,
+    checked_input,
+    count_of,
+    kind_to_fit,
+    kind_to_predict,
+    one_row,
+    text_column,
 )
-from hinet.classifier.row_source import RowsInMemory, RowStream, TaxonomyTexts, row_weights
+from hinet.classifier.labels import AUTO, Truth, checked_labels, codec_in_taxonomy
+from hinet.classifier.parameters import RULES, argument, read_settings, read_taxonomy, seed_of
+from hinet.classifier.rows import RowsInMemory, TaxonomyTexts, row_weights
+from hinet.classifier.saved_model import load_classifier, save_classifier
+from hinet.classifier.stream import RowStream
 from hinet.classifier.training import EncodedRows, FeatureCache, Training, no_cache, with_validation_rows
-from hinet.data.text import TextSettings
+from hinet.data.text import TextFeatures, TextSettings
 from hinet.errors import HiNetError, counted
 from hinet.evaluation.risk import CERTAINTY, Calibration
-from hinet.parameters import FLAG, NONE, PATH, SHARE, THREADS, validate_parameters
+from hinet.parameters import THREADS, validate_parameters
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
 from hinet.taxonomy import Taxonomy, TaxonomyChange
 
@@ -301,8 +302,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._warn_of_unknown_words(source.X)
         self._continue_training(moved, training)
         if held_out is not None:
-            self.fitted_, self.metrics_["validation"] = with_validation_rows(self.fitted_, held_out, parameters)
-            self._held = held_out
+            fitted, metrics = with_validation_rows(self.fitted_, held_out, parameters)
+            self._set_fitted(fitted, held_out, metrics)
         return self
 
     def _source(
@@ -312,12 +313,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return checked rows; ``reset`` forgets the columns of an earlier fit."""
         checked = checked_input(self, X, kind, reset=reset)
         names = tuple(map(str, getattr(self, "feature_names_in_", ())))
-        return RowsInMemory(
-            checked, kind, y, sample_weight, self._checked_valid(valid, kind), classes, column_names=names
-        )
+        valid = self._checked_valid(valid, kind)
+        return RowsInMemory(checked, kind, y, sample_weight, valid, classes, column_names=names)
 
     def _checked_valid(self, valid: Any, kind: Kind) -> tuple[Any, Any] | None:
-        pair = VALID.validate("valid", valid)
+        pair = argument("valid", valid)
         return None if pair is None else (checked_input(self, pair[0], kind), pair[1])
 
     def fit_stream(self, source: Any, valid: tuple[Any, Any] | None = None) -> Self:
@@ -349,7 +349,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> HiNetClassifier().fit_stream(shards).predict(["brown bread"])[0]
         'Bread'
         """
-        return self._fit_source("a stream", RowStream(source, VALID.validate("valid", valid)))
+        return self._fit_source("a stream", RowStream(source, argument("valid", valid)))
 
     def fit_taxonomy(self, classes: Any = None, valid: tuple[Any, Any] | None = None) -> Self:
         """Train on the taxonomy alone, without rows.
@@ -383,8 +383,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> HiNetClassifier(taxonomy).fit_taxonomy().predict(["bread with butter", "railway"])
         array(['Food > Rye bread', 'Toys > Model railways'], dtype=object)
         """
-        classes = None if classes is None else CLASSES.validate("classes", classes)
-        return self._fit_source("fit_taxonomy", TaxonomyTexts(classes, valid=self._checked_valid(valid, "text")))
+        texts = TaxonomyTexts(argument("classes", classes), valid=self._checked_valid(valid, "text"))
+        return self._fit_source("fit_taxonomy", texts)
 
     def _fit_source(self, name: str, source: RowStream | TaxonomyTexts) -> Self:
         """Train a new model on rows that are not in memory; messages call them ``name``."""
@@ -396,17 +396,20 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._clear("n_features_in_", "feature_names_in_")
         return self
 
-    def _set_fitted(self, fitted: Fitted) -> None:
-        """Set the fitted attributes, and remove those of earlier calibrations and validation rows."""
+    def _set_fitted(self, fitted: Fitted, held_out: HeldOut | None = None, metrics: Any = None) -> None:
+        """Set the fitted attributes, with validation rows and their metrics, and remove those of earlier ones."""
         self.fitted_ = fitted
         self.classes_ = fitted.classes
         self.taxonomy_ = fitted.codec.taxonomy
         self.history_ = fitted.history
         self.n_iter_ = max((record.epoch for record in fitted.history), default=0)
-        self.metrics_: dict[str, Any] = {}
-        self._clear(
-            "calibration_", "temperature_", "min_confidence_", "taxonomy_change_", "update_check_", "columns_", "_held"
-        )
+        self.metrics_: dict[str, Any] = {} if metrics is None else {"validation": metrics}
+        self._clear("taxonomy_change_", "update_check_", "columns_", "_held")
+        self._set_calibration(fitted.calibration)
+        if held_out is not None:
+            self._held = held_out
+        if fitted.update_check is not None:
+            self.update_check_ = fitted.update_check
         if isinstance(fitted.features, FrameInput):
             columns = fitted.features.columns
             self.columns_ = columns.to_dict()
@@ -439,8 +442,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The classifier itself.
         """
         if not self.__sklearn_is_fitted__():
-            classes = None if classes is None else CLASSES.validate("classes", classes)
-            return fit_by(self, training_of(self, X, y, sample_weight, classes=classes))
+            return fit_by(self, training_of(self, X, y, sample_weight, classes=argument("classes", classes)))
         if self.fitted_.has_no_rows:
             return self._fit_first_rows(self._given_taxonomy() or self.taxonomy_, X, y, sample_weight)
         rows = self.features_of(X)
@@ -490,41 +492,31 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Retrain a model without rows, on the texts of a taxonomy and on ``X``, if it is given."""
         codec, corrections = codec_in_taxonomy(self.fitted_.codec, taxonomy, renamed or {}), self.fitted_.corrections()
         new_position = TaxonomyChange.between(self.taxonomy_, taxonomy, renamed).new_position
-        classes = [*codec.decode(codec.label_nodes)]
-        source = TaxonomyTexts(classes)
+        classes, rows = [*codec.decode(codec.label_nodes)], None
         if X is not None:
             rows = self._source(X, kind_to_predict(X, "text"), y, sample_weight, None, reset=False, classes=classes)
-            source = TaxonomyTexts(rows=rows)
         parameters = validate_parameters(self, RULES) | {"multilabel": codec.sets is not None}
-        fit_by(self, Training(parameters, taxonomy, source, progress=self._progress()))
+        fit_by(self, Training(parameters, taxonomy, TaxonomyTexts(classes, rows), progress=self._progress()))
         kept = [(text, new_position[node]) for text, node in corrections if text and new_position[node] >= 0]
         kept = kept if self.fitted_.predictor.can_remember else []
         if kept:
             texts, nodes = zip(*kept, strict=True)
             self.remember(list(texts), self.fitted_.codec.decode(np.array(nodes)))
         if lost := len(corrections) - len(kept):
-            message = (
-                f"{counted(lost, 'remembered correction is/remembered corrections are')} lost; remember them again"
-            )
-            warnings.warn(message, UserWarning, stacklevel=3)
+            rows_lost = counted(lost, "remembered correction is/remembered corrections are")
+            warnings.warn(f"{rows_lost} lost; remember them again", UserWarning, stacklevel=3)
         return self
 
     def _continue_training(
         self, fitted: Fitted, training: EncodedRows, renamed: Mapping[str, str] | None = None
     ) -> Self:
-        parameters = validate_parameters(self, RULES)
-        after = continue_training(self.fitted_, fitted, training, parameters, self._progress())
+        after = continue_training(self.fitted_, fitted, training, validate_parameters(self, RULES), self._progress())
         return self._set_updated(after, renamed)
 
     def _set_updated(self, after: Fitted, renamed: Mapping[str, str] | None = None) -> Self:
         """Set the fitted attributes after an update, and warn if it made something worse."""
-        before = getattr(self, "calibration_", None)
-        fitted, calibration, check, messages = finish_update(self.fitted_, after, before, vars(self), renamed)
+        fitted, messages = finish_update(self.fitted_, after, vars(self), renamed)
         self._set_fitted(fitted)
-        if calibration is not None:
-            self._set_calibration(calibration)
-        if check is not None:
-            self.update_check_ = check
         for message in messages:
             warnings.warn(message, UserWarning, stacklevel=4)
         return self
@@ -565,7 +557,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The classifier itself.
         """
         check_is_fitted(self)
-        new = read_taxonomy(TAXONOMY, taxonomy)
+        new = read_taxonomy(argument("taxonomy", taxonomy))
         rows = None if X is None else self.features_of(X)
         if y is not None:
             if rows is None:
@@ -576,25 +568,23 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         change = TaxonomyChange.between(self.taxonomy_, new, renamed)
         if self.fitted_.has_no_rows:
             self._fit_first_rows(new, None if y is None else X, y, renamed=renamed)
-            self.taxonomy, self.taxonomy_change_ = new, change
-            return self
-        fitted = transfer_to_taxonomy(self.fitted_, new, renamed, rows)
-        calibration = getattr(self, "calibration_", None)
-        if y is None:
+        elif y is None:
+            fitted = transfer_to_taxonomy(self.fitted_, new, renamed, rows)
             self._set_updated(fitted, renamed)
+            if not (change.added or change.moved or change.removed):
+                self._set_calibration(fitted.calibration)  # other ids of the same nodes
         else:
+            fitted = transfer_to_taxonomy(self.fitted_, new, renamed, rows)
             self._warn_of_unknown_words(X)
             self._continue_training(*encode_labels(fitted, X, rows, y), renamed)
-        if y is None and calibration is not None and not (change.added or change.moved or change.removed):
-            self._set_calibration(calibration)  # other ids of the same nodes
         self.taxonomy_change_ = change
         if self.taxonomy is not None:
             self.taxonomy = new
         return self
 
     def _given_taxonomy(self) -> Taxonomy | None:
-        taxonomy: Taxonomy | None = read_taxonomy(RULES["taxonomy"], self.taxonomy)
-        return taxonomy
+        given = RULES["taxonomy"].validate("taxonomy", self.taxonomy)
+        return None if given is None else read_taxonomy(given)
 
     # Answers
 
@@ -633,8 +623,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ndarray
             The labels, (n,), or (n, levels) if labels were a table; of rows with several labels, sets.
         """
-        min_confidence = MIN_CONFIDENCE.validate("min_confidence", min_confidence)
-        min_probability = MIN_PROBABILITY.validate("min_probability", min_probability)
+        min_confidence = argument("min_confidence", min_confidence)
+        min_probability = argument("min_probability", min_probability)
         rows = self._rows_to_predict(X)
         check_thresholds(self.fitted_.codec, min_confidence, min_probability)
         if min_confidence == "calibrated":
@@ -660,7 +650,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Whether a row may have no label, as predictions may; it has no ids. If False, that is an error.
         """
         check_is_fitted(self)
-        return self.fitted_.codec.truth(y, allow_missing=FLAG.validate("allow_missing", allow_missing)).ids()
+        return self.fitted_.codec.truth(y, allow_missing=argument("allow_missing", allow_missing)).ids()
 
     def predict_traces(self, X: Any, k: int = 1, *, within: Any = None, exclude: Any = None) -> PredictedTraces:
         """Return the most probable traces of every row, exactly, with the probability of every step.
@@ -774,15 +764,15 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         HiNetError
             If there are too few rows to calibrate, or to bound the risk; the classifier does not change.
         """
-        (SHARE | NONE).validate("risk", risk)
-        SHARE.validate("certainty", certainty)
+        argument("risk", risk)
+        argument("certainty", certainty)
         held = self._held_out(X, y)
         if self.fitted_.codec.sets is not None and risk is not None:
             raise HiNetError("`risk` is for one label per row; for sets of labels set `objective` to a precision")
         temperature = getattr(self, "temperature_", 1.0)
-        self.fitted_, calibration = calibrated(self.fitted_, held, risk, certainty, temperature, vars(self))
-        self._set_calibration(calibration)
-        return calibration
+        self.fitted_ = calibrated(self.fitted_, held, risk, certainty, temperature, vars(self))
+        self._set_calibration(self.fitted_.calibration)
+        return self.calibration_
 
     def _held_out(self, X: Any, y: Any) -> HeldOut:
         """Return rows and labels as the model reads them; without any, the validation rows of the last fit."""
@@ -802,12 +792,13 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return kept
 
-    def _set_calibration(self, calibration: Calibration) -> None:
-        self.calibration_ = calibration
-        self.temperature_ = calibration.temperature
-        self._clear("min_confidence_")
-        if calibration.promise is not None:
-            self.min_confidence_ = calibration.promise.threshold
+    def _set_calibration(self, calibration: Calibration | None) -> None:
+        self.fitted_ = replace(self.fitted_, calibration=calibration)
+        self._clear("calibration_", "temperature_", "min_confidence_")
+        if calibration is not None:
+            self.calibration_, self.temperature_ = calibration, calibration.temperature
+            if calibration.promise is not None:
+                self.min_confidence_ = calibration.promise.threshold
 
     def explain(self, x: Any, label: Any = None, *, most: int = 10) -> Explanation:
         """Explain the best trace of a row, or that of ``label``.
@@ -824,7 +815,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         most : int, default=10
             Maximum number of features to list per step.
         """
-        most = MAX_REASONS.validate("most", most)
+        most = argument("most", most)
         X = self._readable(one_row(x))
         if count_of(X) != 1:
             raise HiNetError(f"expected one row to explain, got {count_of(X):,}; give them one by one")
@@ -936,7 +927,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         FileError
             If the file is not a settings file, or a parameter in it is unknown or invalid; names the parameter.
         """
-        return cls(**{**read_settings(PATH.validate("path", path)), **parameters})
+        return cls(**{**read_settings(argument("path", path)), **parameters})
 
     @classmethod
     def load(
@@ -1007,8 +998,97 @@ def training_of(
 
 def fit_by(classifier: HiNetClassifier, training: Training) -> HiNetClassifier:
     """Return the classifier, fitted by a training."""
-    fitted, held_out, metrics = training.run()
-    classifier._set_fitted(fitted)
-    if held_out is not None:
-        classifier._held, classifier.metrics_["validation"] = held_out, metrics
+    classifier._set_fitted(*training.run())
     return classifier
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TextVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Converts texts to CSR rows of weighted n-grams, as :class:`HiNetClassifier` does.
+
+    Parameters
+    ----------
+    word_ngrams : pair of int or None, default=(1, 2)
+        Shortest and longest word n-gram; None for none.
+    char_ngrams : pair of int, "auto" or None, default="auto"
+        Shortest and longest character n-gram within words; None for none. ``"auto"`` is 3 to 5 for short texts, else
+        none.
+    char_weight : float, default=1.25
+        Length of the character n-gram part of a row, where the words have length 1.
+    min_df : int or "auto", default="auto"
+        Minimum number of rows that contain a feature. ``"auto"`` is 1 for at most 3,000 texts, else 2.
+    max_features : int, default=None
+        Maximum number of features; those in the most rows are kept. None sets no limit.
+    hash_bits : int, default=None
+        Use ``2**hash_bits`` hashed features each for words and characters, instead of a vocabulary.
+    sublinear : bool, default=True
+        Whether a feature that occurs ``count`` times in a row has weight ``1 + log(count)``.
+    keep_names : bool, default=True
+        Whether features have names.
+    n_jobs : int, default=None
+        Threads. None and -1 mean one per core.
+
+    Attributes
+    ----------
+    features_ : TextFeatures
+        The fitted n-grams.
+
+    Examples
+    --------
+    >>> vectorizer = TextVectorizer(char_ngrams=None, min_df=2)
+    >>> vectorizer.fit_transform(["red apple", "green apple", "red"]).shape
+    (3, 2)
+    >>> sorted(vectorizer.get_feature_names_out())
+    ['apple', 'red']
+    """
+
+    word_ngrams: tuple[int, int] | None = TextSettings.word_ngrams
+    char_ngrams: tuple[int, int] | Literal["auto"] | None = TextSettings.char_ngrams
+    char_weight: float = TextSettings.char_weight
+    min_df: int | Literal["auto"] = TextSettings.min_df
+    max_features: int | None = TextSettings.max_features
+    hash_bits: int | None = TextSettings.hash_bits
+    sublinear: bool = TextSettings.sublinear
+    keep_names: bool = TextSettings.keep_names
+    n_jobs: int | None = None
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn the n-grams of texts: a list, an array, a column, or a frame with one column."""
+        self.features_ = TextFeatures.fit(_texts(X), self._settings(), self._threads())
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """Learn the n-grams of texts and return their rows."""
+        self.features_, rows = TextFeatures.fit_transform(_texts(X), self._settings(), self._threads())
+        return rows
+
+    def transform(self, X: Any) -> Any:
+        """Return the rows of texts as a CSR array."""
+        check_is_fitted(self)
+        return self.features_.transform(_texts(X), self._threads())
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Return the n-grams of all features, those of characters in brackets; numbers if names are not kept."""
+        check_is_fitted(self)
+        return np.array(TextInput(self.features_).names(np.arange(self.features_.count)), object)
+
+    def _settings(self) -> TextSettings:
+        return TextSettings(**{field.name: getattr(self, field.name) for field in fields(TextSettings)})
+
+    def _threads(self) -> Any:
+        return THREADS.validate("n_jobs", self.n_jobs)
+
+    def __sklearn_tags__(self) -> Any:
+        """Return the tags of scikit-learn: rows are texts."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.two_d_array = False
+        return tags
+
+
+def _texts(X: Any) -> Any:
+    check_container(X)
+    texts = text_column(X)
+    if len(getattr(texts, "shape", (0,))) > 1:
+        raise HiNetError(f"expected one column of text, got {texts.shape[1]}; name one, as in ColumnTransformer")
+    return texts

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.answers import STOPS, Trace, frame, push_cell, table, trace_along
-from hinet.classifier.fitted import Fitted
+from hinet.classifier.fitted import Fitted, Neighbour
 from hinet.classifier.inputs import MatrixInput, first_text, text_of
-from hinet.classifier.remembered import Neighbour
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows
 from hinet.data.text import unknown_words
@@ -146,18 +145,18 @@ def explain_row(fitted: Fitted, inputs: Any, traces: Traces | None, max_features
     return Explanation(trace, tuple(steps), unknown, nearest_texts(fitted, row))
 
 
-def nearest_texts(fitted: Fitted, row: Any, count: int = NEAREST_TEXTS) -> tuple[Neighbour, ...]:
+def nearest_texts(fitted: Fitted, row: Any) -> tuple[Neighbour, ...]:
     """Return the known texts that are most like that of a row."""
     if not fitted.predictor.can_remember:
         return ()
     experts = fitted.search.model.experts
-    entry, cosine = nearest_entries(fitted.search.text_vectors(row), experts.neighbours, 2 * count)
+    entry, cosine = nearest_entries(fitted.search.text_vectors(row), experts.neighbours, 2 * NEAREST_TEXTS)
     found: list[Neighbour] = []
     for number, similarity in zip(entry.tolist(), cosine.tolist(), strict=True):
         near = _neighbour(fitted, number, similarity)
         if near.text is None or (near.text, near.node) not in [(each.text, each.node) for each in found]:
             found.append(near)  # otherwise a title with its context
-    return tuple(found[:count])
+    return tuple(found[:NEAREST_TEXTS])
 
 
 def nearest_of_nodes(fitted: Fitted, rows: Any, nodes: Sequence[Sequence[int]]) -> list[list[Neighbour | None]]:
@@ -196,17 +195,12 @@ def _log_p(fitted: Fitted, group_parts: Callable[[int], GroupParts], option: int
     low = int(layers.option_offsets[group])
     if not layers.has_choice[group]:
         return 0.0
-    return float(_group_log_p(fitted, group_parts(group).logits, group)[option - low])
-
-
-def _group_log_p(fitted: Fitted, logits: NDArray[np.float64], group: int) -> NDArray[np.float64]:
-    """Return the log probability of each option of a group."""
-    layers = fitted.codec.layers
+    logits = group_parts(group).logits
     if not layers.multilabel:
-        return np.asarray(logits - np.logaddexp.reduce(logits))
+        return float(logits[option - low] - np.logaddexp.reduce(logits))
     log_p = logits.copy()
     log_chances(log_p, len(log_p), bool(layers.exhaustive[group]))  # type: ignore[no-untyped-call]
-    return log_p
+    return float(log_p[option - low])
 
 
 def _probabilities(

@@ -5,11 +5,12 @@ Training and validation rows are kept as features: updates learn from them and a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import scipy.sparse as sp
@@ -35,29 +36,30 @@ from hinet.classifier.predicted_sets import (
     micro_f1_of,
     most_probable,
 )
-from hinet.classifier.remembered import RememberedTexts
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows, is_sparse, validate_weights
 from hinet.data.text.text_input import as_arrow
 from hinet.engine import Search
+from hinet.engine.model.experts import Memory
 from hinet.engine.model.fused import Trust
 from hinet.engine.search.predictor import Engine, Predictor
 from hinet.errors import HiNetError, counted
 from hinet.extras import require
-from hinet.files import MappedFile, check_plain, narrowest
-from hinet.files.schema import FINITE, Schema, check_arrays, floats, indices, offsets
+from hinet.files import MappedFile, narrowest
+from hinet.files.schema import FINITE, ArraySpec, Schema, check_arrays, floats, indices, offsets
 from hinet.progress import EpochRecord
 from hinet.ragged import gather, offsets_of
 from hinet.taxonomy import Layers, Taxonomy
 
 if TYPE_CHECKING:
+    from hinet.classifier.model_folder import UpdateCheck
+    from hinet.evaluation.risk import Calibration
     from hinet.exporting import Exported
 
 SHARE_OF_MODEL = 0.05  # size of kept rows relative to the model
 MIN_BYTES = 1_000_000  # room for kept rows in small models
 HELD_OUT_SHARE = 0.5  # maximum share of validation rows in the bytes of kept rows
 MAX_EXAMPLES = 50_000
-MAX_LOSS = 0.002  # maximum loss of the score in an update without a warning
 CHECK_EVERY = 5  # every fifth kept training row is checked
 EXAMPLES, HELD_OUT = "examples", "held_out"  # names of training rows and validation rows in a file
 
@@ -169,14 +171,11 @@ class Examples:
 
     def rounded(self) -> Examples:
         """Return the rows in half precision, as on disk, unless a value is too large."""
-        values = self.rows.data if is_sparse(self.rows) else self.rows
-        with np.errstate(over="ignore"):
-            half = values.astype(np.float16)
-        if not np.isfinite(half).all():
-            return self
         rows = self.rows.copy()
-        (rows.data if is_sparse(rows) else rows)[...] = half
-        return replace(self, rows=rows)
+        values = rows.data if is_sparse(rows) else rows
+        with np.errstate(over="ignore"):
+            values[...] = values.astype(np.float16)
+        return replace(self, rows=rows) if np.isfinite(values).all() else self
 
     def joined(self, more: Examples) -> Examples:
         """Return these rows and more."""
@@ -237,8 +236,8 @@ class Examples:
         }
 
     @classmethod
-    def pop_from(cls, arrays: dict[str, NDArray[Any]], name: str, *, features: int, nodes: int) -> Examples | None:
-        """Remove the rows saved under a name from the arrays of a model and return them, if there are any.
+    def restored(cls, saved: Mapping[str, NDArray[Any]], name: str, *, features: int, nodes: int) -> Examples | None:
+        """Return the rows of the arrays saved under a name, if there are any.
 
         Raises
         ------
@@ -246,7 +245,6 @@ class Examples:
             If they contradict each other, or do not have ``features`` columns, or labels among ``nodes`` nodes; names
             the array.
         """
-        saved = {each: arrays.pop(each) for each in [*arrays] if each.startswith(f"{name}.")}
         if not saved:
             return None
         has_offsets = f"{name}.label_offsets" in saved
@@ -258,59 +256,9 @@ class Examples:
         starts = np.array(saved.get(f"{name}.label_offsets", np.arange(sizes["rows"] + 1))).astype(np.int64)
         if f"{name}.rows" in saved:
             return cls(np.array(saved[f"{name}.rows"]).astype(np.float32), labels, starts)
-        indptr, columns, data = (
-            np.array(saved[f"{name}.{part}"]).astype(kind)
-            for part, kind in (("indptr", np.int64), ("indices", np.int32), ("data", np.float32))
-        )
-        return cls(sp.csr_array((data, columns, indptr), shape=(sizes["rows"], features)), labels, starts)
-
-
-@dataclass(frozen=True)
-class UpdateCheck:
-    """The score of rows that a model keeps, before and after an update.
-
-    Attributes
-    ----------
-    metric : {"accuracy", "micro_f1"}
-        The metric; micro-F1 for sets of labels.
-    before, after : float
-        The score.
-    rows : int
-        The number of rows.
-    held_out : bool
-        Whether they are validation rows. Otherwise they are training rows that the update left out.
-    """
-
-    metric: Literal["accuracy", "micro_f1"]
-    before: float
-    after: float
-    rows: int
-    held_out: bool
-
-    @classmethod
-    def restored(cls, metadata: Mapping[str, Any]) -> UpdateCheck:
-        """Return the check that a manifest holds, or raise HiNetError if its values are out of range."""
-        check_plain(metadata, cls, "update_check")
-        check = cls(**metadata)
-        if not (0 <= check.before <= 1 and 0 <= check.after <= 1 and check.rows > 0):
-            raise HiNetError(f"update_check should have scores from 0 to 1 of some rows, got {dict(metadata)}")
-        return check
-
-    @property
-    def has_lost(self) -> bool:
-        """Whether the score fell by more than 0.2 points."""
-        return self.before - self.after > MAX_LOSS
-
-    def __str__(self) -> str:
-        name = {"accuracy": "accuracy", "micro_f1": "micro-F1"}[self.metric]
-        kind = "validation" if self.held_out else "training"
-        rows = counted(self.rows, f"kept {kind} row")
-        return f"{name} {100 * self.before:.1f}% before and {100 * self.after:.1f}% after, on {rows}"
-
-    @property
-    def warning(self) -> str:
-        """The warning about a loss."""
-        return f"the update made old rows worse: {self}; train again with all rows to avoid that"
+        kinds = {"data": np.float32, "indices": np.int32, "indptr": np.int64}
+        parts = tuple(np.array(saved[f"{name}.{part}"]).astype(kind) for part, kind in kinds.items())
+        return cls(sp.csr_array(parts, shape=(sizes["rows"], features)), labels, starts)
 
 
 def _as_one(rows: Any) -> Any:
@@ -325,6 +273,97 @@ def _halved(array: NDArray[Any]) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         half = array.astype(np.float16)
     return half if np.array_equal(half, array) else array
+
+
+Origin: TypeAlias = Literal["row", "title", "correction"]
+ORIGINS: tuple[Origin, ...] = get_args(Origin)
+TEXTS = "remembered"  # prefix of the arrays in a file
+MAX_CHARACTERS = 300  # longer texts are cut
+_SCHEMA: Schema = {
+    f"{TEXTS}.number": ArraySpec(("texts",), "iu", 0, rising=True),
+    f"{TEXTS}.origin": ArraySpec(("texts",), "iu", 0, len(ORIGINS) - 1),
+    f"{TEXTS}.offsets": offsets("texts", "bytes"),
+    f"{TEXTS}.text": ArraySpec(("bytes",), "u", bits=8),
+}
+
+
+class Neighbour(NamedTuple):
+    """A known text that a text is compared with."""
+
+    text: str | None  # None if the model does not keep texts
+    label: Any
+    node: int  # position of the label in the taxonomy
+    similarity: float  # cosine of the vectors of both texts
+    origin: Origin
+    row: int | None  # number of the training row
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values for JSON."""
+        return {**self._asdict(), "label": str(self.label)}
+
+    def __str__(self) -> str:
+        place = f"row {self.row:,}" if self.origin == "row" and self.row is not None else self.origin
+        return place if self.text is None else f"'{self.text}' ({place})"
+
+
+@dataclass(frozen=True, eq=False)
+class RememberedTexts:
+    """Texts by the number that an entry of the memory has."""
+
+    number: NDArray[np.int64]  # (n,) ascending
+    origin: NDArray[np.uint8]  # (n,) index into ORIGINS
+    texts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, memory: Memory, rows: Sequence[str], titles: Sequence[str], title_rows: int = 0) -> RememberedTexts:
+        """Return the texts of a new memory, whose numbers are those of training rows, followed by those of titles.
+
+        The last ``title_rows`` training rows are titles, too.
+        """
+        number = np.unique(memory.row).astype(np.int64)
+        origin = (number >= len(rows) - title_rows).astype(np.uint8)
+        texts = (rows[each] if each < len(rows) else titles[each - len(rows)] for each in number.tolist())
+        return cls(number, origin, tuple(text[:MAX_CHARACTERS] for text in texts))
+
+    def with_corrections(self, memory: Memory, first: int, texts: Sequence[str]) -> RememberedTexts:
+        """Return the texts of a memory to which those of corrections were added, numbered from ``first``."""
+        number = np.append(self.number, first + np.arange(len(texts)))
+        origin = np.append(self.origin, np.full(len(texts), ORIGINS.index("correction"), np.uint8))
+        all_texts = [*self.texts, *(text[:MAX_CHARACTERS] for text in texts)]
+        kept = np.flatnonzero(np.isin(number, memory.row))
+        return RememberedTexts(number[kept], origin[kept], tuple(all_texts[each] for each in kept.tolist()))
+
+    def find(self, number: int) -> tuple[str, Origin] | None:
+        """Return the text with a number and where it comes from, if it is known."""
+        position = int(np.searchsorted(self.number, number))
+        if position == len(self.number) or self.number[position] != number:
+            return None
+        return self.texts[position], ORIGINS[self.origin[position]]
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays to save."""
+        encoded = [text.encode(errors="replace") for text in self.texts]
+        arrays: dict[str, NDArray[Any]] = {
+            "number": self.number,
+            "origin": self.origin,
+            "offsets": offsets_of(np.array([len(text) for text in encoded], np.int64)),
+            "text": np.frombuffer(b"".join(encoded), np.uint8),
+        }
+        return {f"{TEXTS}.{name}": narrowest(array) for name, array in arrays.items()}
+
+    @classmethod
+    def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> RememberedTexts | None:
+        """Return the texts of saved arrays, if there are any; raise HiNetError if they are invalid."""
+        if not arrays:
+            return None
+        check_arrays(arrays, _SCHEMA, {})
+        number, origin, bounds, data = (arrays[name] for name in _SCHEMA)
+        whole, ends = data.tobytes(), bounds.tolist()
+        try:
+            texts = tuple(whole[start:end].decode() for start, end in pairwise(ends))
+        except UnicodeDecodeError as error:
+            raise HiNetError(f"the array '{TEXTS}.text' is not UTF-8: {error}") from None
+        return cls(number.astype(np.int64), origin.astype(np.uint8), texts)
 
 
 MIN_KNOWN_WORDS = 0.5  # minimum share of known words in further texts without a warning
@@ -348,13 +387,13 @@ class Fitted:
     file: MappedFile | None = None  # mapped file of the weights of a loaded model
     set_rule: SetRule | None = None  # thresholds of sets; None for one label per row
     remembered: RememberedTexts | None = None  # texts of the neighbours; None if none are kept
+    calibration: Calibration | None = None
+    update_check: UpdateCheck | None = None  # of the last update
 
-    def trained_on_titles(self, count: int) -> Fitted:
-        """Return the same, with ``count`` titles of labels counted separately from the training rows."""
-        if not count:
-            return self
-        fingerprint = {**self.fingerprint, "rows": self.fingerprint["rows"] - count, "titles": count}
-        return replace(self, fingerprint=fingerprint)
+    def trained_on_titles(self, titles: Sized | None) -> Fitted:
+        """Return the same, with titles of labels counted separately from the training rows."""
+        counts = {"rows": self.fingerprint["rows"] - len(titles), "titles": len(titles)} if titles else {}
+        return replace(self, fingerprint=self.fingerprint | counts)
 
     @property
     def has_no_rows(self) -> bool:
@@ -369,7 +408,7 @@ class Fitted:
     def feature_rows(self, X: Any) -> Any:
         """Return checked input in the form of the training rows."""
         self.check_file()
-        return features_of(self.features, self.predictor.engine, X, self.predictor.threads)
+        return self.features.rows(X, self.predictor.threads, sparse=self.predictor.engine == "fused")
 
     def unknown_words_message(self, X: Any) -> str | None:
         """Return a warning if few words of further training texts are features, which stay those of the first fit.
@@ -601,13 +640,8 @@ def predictor_class(engine: Engine) -> type[Predictor]:
     return NetworkPredictor
 
 
-def features_of(features: Features, engine: Engine, X: Any, threads: int | None) -> Any:
-    """Return checked input as features; the fused engine reads only CSR rows."""
-    return features.rows(X, threads, sparse=engine == "fused")
-
-
 def rows_to_predict(features: Features, engine: Engine, X: Any, threads: int | None) -> Any:
     """Return checked input as features, for the fused engine with the share of unknown n-grams of each text."""
     if engine == "fused" and isinstance(features, TextInput | FrameInput):
         return features.rows_with_unknown(X, threads)
-    return features_of(features, engine, X, threads)
+    return features.rows(X, threads, sparse=engine == "fused")

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from hinet.choices import Decoding
 from hinet.classifier.calibration import MIN_ROWS, HeldOut, calibrate_fitted, held_out_rows, kept_rows
-from hinet.classifier.fitted import Examples, Fitted, UpdateCheck
+from hinet.classifier.fitted import Examples, Fitted
 from hinet.classifier.labels import LabelCodec, codec_in_taxonomy, widen_codec
+from hinet.classifier.model_folder import UpdateCheck
 from hinet.classifier.parameters import engine_settings, seed_of
-from hinet.classifier.row_source import RowsInMemory
+from hinet.classifier.rows import RowsInMemory
 from hinet.classifier.training import EncodedRows
 from hinet.data import Traces
 from hinet.engine import EngineSettings, Search
@@ -23,7 +24,7 @@ from hinet.engine.search.predictor import Predictor
 from hinet.engine.settings import RowShape
 from hinet.engine.training.relearning import TRACES_PER_ROW, learning_rows, option_targets, traceable
 from hinet.errors import HiNetError, LabelError
-from hinet.evaluation.risk import CERTAINTY, Calibration
+from hinet.evaluation.risk import CERTAINTY
 from hinet.progress import Progress, SilentProgress
 from hinet.taxonomy import Taxonomy, TaxonomyChange
 
@@ -119,18 +120,14 @@ def encode_more(
 
 
 def finish_update(
-    before: Fitted,
-    after: Fitted,
-    calibration: Calibration | None,
-    parameters: Mapping[str, Any],
-    renamed: Mapping[str, str] | None = None,
-) -> tuple[Fitted, Calibration | None, UpdateCheck | None, list[str]]:
+    before: Fitted, after: Fitted, parameters: Mapping[str, Any], renamed: Mapping[str, str] | None = None
+) -> tuple[Fitted, list[str]]:
     """Learn thresholds and calibrate again on validation rows that the model keeps, and check kept rows.
 
-    ``calibration`` is that of the classifier before the update; its risk stays. Return the classifier, its new
-    calibration, the check, and warnings.
+    The risk of the calibration before the update stays. Return the classifier, and warnings.
     """
-    held, again, warnings = kept_rows(after), None, []
+    held, warnings, calibration = kept_rows(after), [], before.calibration
+    after = replace(after, calibration=None)
     if held is not None and len(held.truth):
         if after.set_rule is not None and after.set_rule.rows:
             after = after.with_thresholds(held.rows, held.truth, parameters)
@@ -138,14 +135,14 @@ def finish_update(
             bound, temperature = calibration.promise, calibration.temperature
             risk, certainty = (None, CERTAINTY) if bound is None else (bound.risk, bound.certainty)
             try:
-                after, again = calibrated(after, held, risk, certainty, temperature, parameters)
+                after = calibrated(after, held, risk, certainty, temperature, parameters)
             except HiNetError as error:
                 warnings.append(f"the threshold of the calibration is removed: {error}")
-                after, again = calibrated(after, held, None, CERTAINTY, temperature, parameters)
-    check = check_update(before, after, parameters["decoding"], renamed)
-    if check is not None and check.has_lost:
-        warnings.append(check.warning)
-    return after, again, check, warnings
+                after = calibrated(after, held, None, CERTAINTY, temperature, parameters)
+    after = replace(after, update_check=check_update(before, after, parameters["decoding"], renamed))
+    if after.update_check is not None and after.update_check.has_lost:
+        warnings.append(after.update_check.warning)
+    return after, warnings
 
 
 def calibrated(
@@ -155,7 +152,7 @@ def calibrated(
     certainty: float,
     temperature: float,
     parameters: Mapping[str, Any],
-) -> tuple[Fitted, Calibration]:
+) -> Fitted:
     """Return the classifier calibrated on held-out rows; logits were divided by ``temperature`` before."""
     fitted, calibration = calibrate_fitted(
         fitted, held.rows, held.truth, risk, certainty,
@@ -163,7 +160,7 @@ def calibrated(
     )  # fmt: skip
     if fitted.codec.sets is not None:
         fitted = fitted.with_thresholds(held.rows, held.truth, parameters)
-    return fitted, calibration
+    return replace(fitted, calibration=calibration)
 
 
 def check_update(

@@ -33,16 +33,20 @@ from hinet.data.text import HashedTexts, TextFeatures, TextSettings, known_share
 from hinet.data.text.features import replace_words
 from hinet.data.text.text_input import as_arrow
 from hinet.encoders.meaning import EncoderVectors, Meaning, TunedInput
+from hinet.encoders.packaged_vectors import is_installed, packaged_vectors
 from hinet.encoders.token_vectors import TokenVectors
-from hinet.errors import HiNetError, InputTypeError, format_value, quoted
+from hinet.errors import HiNetError, InputTypeError, counted, format_value, quoted
 from hinet.files.schema import FINITE, check_arrays, floats
 from hinet.progress import Progress
-from hinet.ragged import offsets_of
 
 Kind = Literal["text", "sparse", "dense", "frame"]
 
 MAX_SAMPLE_TEXTS = 1_000  # texts whose words represent those of all texts
 BLOCK_CELLS = 1 << 20  # cells of dense rows that are processed together
+MIN_TEXTS = 100  # fewer texts cannot show a gain
+MIN_WORD_SHARE = 0.3  # minimum share of the words of texts that are tokens: the vectors are English
+SAMPLE_TEXTS = 500
+COMPARED_COLUMNS = 128  # columns that are compared with many rows; the vectors were trained so that the first say most
 MIN_NONZERO_SHARE = 0.5  # dense columns with fewer nonzero values, such as counts, are not scaled
 
 
@@ -141,7 +145,7 @@ class MatrixInput:
         mean[filled < MIN_NONZERO_SHARE], deviation[filled < MIN_NONZERO_SHARE] = 0, 1
         return cls("dense", mean.astype(np.float32), (1 / deviation).astype(np.float32), columns)
 
-    def rows(self, X: Any, threads: int | None = None, *, sparse: bool) -> Any:
+    def rows(self, X: Any, threads: int | None = None, *, sparse: bool = True) -> Any:
         """Return rows for an engine: CSR if ``sparse``."""
         if sparse or self.kind == "sparse":
             return X if is_sparse(X) and not len(self.mean) else self._as_csr(X)
@@ -152,16 +156,7 @@ class MatrixInput:
 
     def _as_csr(self, X: Any) -> sp.csr_array:
         """Return scaled rows as CSR, without their zeros."""
-        counts = [np.count_nonzero(self._scaled(block), axis=1) for block in _blocks(X)]
-        offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *counts]))
-        feature, value = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], np.float32)
-        start = 0
-        for block in map(self._scaled, _blocks(X)):
-            part = slice(offsets[start], offsets[start + len(block)])
-            row, feature[part] = np.nonzero(block)
-            value[part] = block[row, feature[part]]
-            start += len(block)
-        return sp.csr_array((value, feature, offsets), shape=X.shape)
+        return sp.csr_array(sp.vstack([sp.csr_array(self._scaled(block)) for block in _blocks(X)], format="csr"))
 
     def names(self, features: NDArray[np.int64]) -> list[str]:
         """Return the names of columns, or their numbers."""
@@ -198,8 +193,7 @@ class FrameInput:
         cls,
         table: pa.Table,
         kinds: ColumnKinds,
-        settings: TextSettings | None,
-        threads: int | None,
+        texts: TrainingTexts | None,
         source: TokenVectors | EncoderVectors | None = None,
         progress: Progress | None = None,
         *,
@@ -210,18 +204,23 @@ class FrameInput:
 
         ``several`` means several labels per row, ``private`` that vectors are only compared with those of known texts.
         """
-        text_input, text_rows = None, None
-        if kinds.text:
-            training = TrainingTexts(texts_of(table, kinds), settings, threads)
-            text_input, text_rows = fit_text(training, source, progress, private=private)
-        elif source is not None:
-            raise HiNetError("`vectors` and `encoder` need texts, and the rows have no text column; leave both out")
-        frame = cls.with_columns(text_input, table, kinds, several=several)
-        return frame, frame._rows(table, text_rows)
+        text, rows = (None, None) if texts is None else texts.fit(source, progress, private=private)
+        frame = cls.with_columns(text, table, kinds, source, several=several)
+        return frame, frame._rows(table, rows)
 
     @classmethod
-    def with_columns(cls, text: TextInput | None, table: pa.Table, kinds: ColumnKinds, *, several: bool) -> FrameInput:
+    def with_columns(
+        cls,
+        text: TextInput | None,
+        table: pa.Table,
+        kinds: ColumnKinds,
+        source: TokenVectors | EncoderVectors | None,
+        *,
+        several: bool,
+    ) -> FrameInput:
         """Return the features of texts together with those of the other columns of a table."""
+        if text is None and source is not None:
+            raise HiNetError("`vectors` and `encoder` need texts, and the rows have no text column; leave both out")
         vectors = tuple(VectorColumn.fit(kinds, table, name) for name in kinds.vector)
         numbers, categories = Numbers.fit(kinds, table), Categories.fit(kinds, table)
         lengths, ranks = Lengths.of(kinds), Ranks.none(len(kinds.number))
@@ -302,13 +301,13 @@ class FrameInput:
         vectors = [column.name for column in self.vectors for _ in range(column.width)]
         ranked = [name for name, wanted in zip(self.numbers.names, self.ranks.ranked, strict=True) if wanted]
         others = [*self.categories.labels, *marks, *self.numbers.names, *ranked, *vectors]
+        others += ["meaning of the text"] * (self.count - self._ngrams - len(others))
         names = []
         for feature in features.tolist():
             if feature < self._ngrams and self.text is not None:
                 names += self.text.names(np.array([feature]))
             else:
-                number = feature - self._ngrams
-                names.append(others[number] if number < len(others) else "meaning of the text")
+                names.append(others[feature - self._ngrams])
         return names
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
@@ -342,7 +341,7 @@ Features: TypeAlias = TextInput | TunedInput | MatrixInput | FrameInput
 def _blocks(X: Any) -> Iterator[NDArray[np.float32]]:
     """Yield rows as dense blocks."""
     size = max(1, BLOCK_CELLS // max(X.shape[1], 1))
-    for start in range(0, X.shape[0], size):
+    for start in range(0, max(X.shape[0], 1), size):
         block = X[start : start + size]
         yield block.toarray() if is_sparse(block) else block
 
@@ -373,19 +372,23 @@ def _restored_text(described: Mapping[str, Any], arrays: Mapping[str, NDArray[An
 
 def encoder_of(features: Features) -> EncoderVectors | None:
     """Return the frozen encoder of texts, if there is one."""
-    meaning = features.meaning if isinstance(features, TextInput | FrameInput) else None
-    return meaning.source if meaning is not None and isinstance(meaning.source, EncoderVectors) else None
+    text = text_of(features)
+    source = None if text is None or text.meaning is None else text.meaning.source
+    return source if isinstance(source, EncoderVectors) else None
 
 
 def with_bundled_encoder(features: Features) -> Features:
     """Return features with the encoder bundled; raise HiNetError if they have no encoder."""
     if isinstance(features, TunedInput):
         return features
-    encoder = encoder_of(features)
-    text = features.text if isinstance(features, FrameInput) else features
-    if encoder is None or not isinstance(text, TextInput) or text.meaning is None:
+    encoder, text = encoder_of(features), text_of(features)
+    if encoder is None or text is None or text.meaning is None:
         raise HiNetError("the model has no encoder to bundle; leave `bundle_encoder` out")
-    text = replace(text, meaning=replace(text.meaning, source=encoder.bundle()))
+    return with_text(features, replace(text, meaning=replace(text.meaning, source=encoder.bundle())))
+
+
+def with_text(features: Features, text: TextInput) -> TextInput | FrameInput:
+    """Return features with another input of their texts."""
     return replace(features, text=text) if isinstance(features, FrameInput) else text
 
 
@@ -401,9 +404,7 @@ def kind_of(X: Any) -> Kind:
 def text_part(features: Features, X: Any) -> tuple[TextInput, Any] | None:
     """Return the input of the texts among rows, and the texts; None if there are none."""
     text = text_of(features)
-    if text is None:
-        return None
-    return text, features.texts(X) if isinstance(features, FrameInput) else X
+    return None if text is None else (text, features.texts(X) if isinstance(features, FrameInput) else X)
 
 
 def first_text(features: Features, X: Any) -> str | None:
@@ -443,9 +444,7 @@ def text_column(X: Any) -> Any:
         return X
     if hasattr(X, "iloc"):  # pandas
         return X.iloc[:, 0]
-    if hasattr(X, "to_series"):  # polars
-        return X.to_series(0)
-    return X.column(0) if hasattr(X, "column") else X[:, 0]
+    return X.column(0) if hasattr(X, "column") else X[:, 0]  # Arrow; polars and NumPy
 
 
 def _is_text(X: Any) -> bool:
@@ -483,30 +482,27 @@ class TrainingTexts:
         """The n-grams of the texts, and their rows."""
         return self._hashed.fit_transform(self.threads)
 
-    def ngrams_with(self, more: Sequence[str]) -> tuple[TextFeatures, Any]:
-        """Return the n-grams of the texts followed by more texts, and their rows."""
-        return self._hashed.followed_by(more, self.threads).fit_transform(self.threads)
+    def fit(
+        self,
+        source: TokenVectors | EncoderVectors | None = None,
+        progress: Progress | None = None,
+        more: Sequence[str] | None = None,
+        *,
+        private: bool = False,
+    ) -> tuple[TextInput, Any]:
+        """Return the features of the texts followed by ``more`` texts, and the rows.
 
-
-def fit_text(
-    training: TrainingTexts,
-    source: TokenVectors | EncoderVectors | None = None,
-    progress: Progress | None = None,
-    more: Sequence[str] | None = None,
-    *,
-    private: bool = False,
-) -> tuple[TextInput, Any]:
-    """Return the features of training texts followed by ``more`` texts, and the rows.
-
-    ``private`` means that vectors are only compared with those of known texts.
-    """
-    features, rows = training.ngrams if more is None else training.ngrams_with(more)
-    if source is None:
-        return TextInput(features), rows
-    texts = training.texts if more is None else joined_texts(training.texts, more)
-    meaning, columns = Meaning.fit(source, texts, training.threads, progress, private=private)
-    text_input = TextInput(features, meaning)
-    return text_input, text_input.mixed(rows, texts, columns)
+        ``private`` means that vectors are only compared with those of known texts.
+        """
+        texts, (features, rows) = self.texts, self.ngrams
+        if more is not None:
+            texts = joined_texts(texts, more)
+            features, rows = self._hashed.followed_by(more, self.threads).fit_transform(self.threads)
+        if source is None:
+            return TextInput(features), rows
+        meaning, columns = Meaning.fit(source, texts, self.threads, progress, private=private)
+        text_input = TextInput(features, meaning)
+        return text_input, text_input.mixed(rows, texts, columns)
 
 
 def joined_texts(texts: Any, more: Sequence[str]) -> pa.ChunkedArray:
@@ -621,9 +617,35 @@ def _checked_matrix(estimator: Any, X: Any, reset: bool) -> Any:
         raise InputTypeError(f"X: {error}") from error
     except ValueError as error:
         if str(error).startswith("could not convert string"):
-            remedy = "give one column of text, or numbers"
-            raise HiNetError(f"X has text among its columns ({error}); {remedy}") from None
+            raise HiNetError(f"X has text among its columns ({error}); give one column of text, or numbers") from None
         raise HiNetError(f"X: {error}") from error
     if not is_sparse(checked):
         check_rows(checked)
     return checked
+
+
+def default_vectors(texts: Any, progress: Progress, min_texts: int = MIN_TEXTS) -> TokenVectors | None:
+    """Return the installed vectors if they suit training texts, else None; report which."""
+    if not is_installed():
+        return None
+    if len(texts) < min_texts:
+        progress.message(f"no static vectors: {counted(len(texts), 'text is/texts are')} too few to need them")
+        return None
+    try:
+        vectors = packaged_vectors()
+    except HiNetError as error:
+        progress.message(f"no static vectors: {error}")
+        return None
+    share = vectors.word_share(_evenly_spaced(texts))
+    if share < MIN_WORD_SHARE:
+        progress.message(f"no static vectors: these are for English, and know {share:.0%} of the words")
+        return None
+    progress.message(f"texts are also compared by static vectors of {vectors.package}")
+    return vectors
+
+
+def _evenly_spaced(texts: Any) -> Any:
+    """Return evenly spaced texts."""
+    array = as_arrow(texts)
+    step = max(1, len(array) // SAMPLE_TEXTS)
+    return array.take(list(range(0, len(array), step))[:SAMPLE_TEXTS])

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -52,6 +53,7 @@ NOTHING = -1  # node of a row without a label or an answer
 LabelKind = Literal["plain", "ids", "paths", "table", "text"]
 WHOLE_NUMBER = re.compile("0|-?[1-9][0-9]*")
 INT64 = range(-(1 << 63), 1 << 63)
+SETS = (set, frozenset)
 
 
 def checked_labels(y: Any, count: int) -> Any:
@@ -101,7 +103,7 @@ def paths_as_text(y: Any) -> list[str]:
     """
     rows, _ = rows_of(y)
     for row, label in enumerate(rows):
-        if isinstance(label, (set, frozenset)):
+        if isinstance(label, SETS):
             raise LabelError(f"row {row}: several labels cannot be one text; give each row one path")
     return [label if isinstance(label, str) else path_id(steps_of(row, label)) for row, label in enumerate(rows)]
 
@@ -147,40 +149,31 @@ def is_text(label: Any) -> bool:
 def map_labels(rows: Sequence[Any], read: Callable[[int, Any], Read]) -> list[Read]:
     """Return ``read(row, label)`` for every row, computed once for equal texts and paths."""
     known: dict[Any, Read] = {}
-    results = []
-    for row, label in enumerate(rows):
-        if not is_text(label):
-            results.append(read(row, label))
-            continue
-        if label not in known:
-            known[label] = read(row, label)
-        results.append(known[label])
-    return results
+    keys = [label if is_text(label) else row for row, label in enumerate(rows)]  # other labels may not be hashable
+    for row, key in enumerate(keys):
+        if key not in known:
+            known[key] = read(row, rows[row])
+    return [known[key] for key in keys]
 
 
 def distinct_labels(rows: Sequence[Any]) -> list[tuple[int, Any]]:
     """Return the labels of all rows, each with its first row; labels that are not text may be repeated."""
-    known: set[Any] = set()
-    distinct = []
+    distinct: dict[Any, tuple[int, Any]] = {}
     for row, labels in enumerate(rows):
         for label in labels_of_row(labels):
-            if is_text(label):
-                if label in known:
-                    continue
-                known.add(label)
-            distinct.append((row, label))
-    return distinct
+            distinct.setdefault(label if is_text(label) else len(distinct), (row, label))
+    return [*distinct.values()]
 
 
 def labels_of_row(row: Any) -> Iterable[Any]:
     """Return the labels of a row: the elements of a set, or the label itself."""
-    return row if isinstance(row, (set, frozenset)) else (row,)
+    return row if isinstance(row, SETS) else (row,)
 
 
 def has_sets(y: Any) -> bool:
     """Return whether a row has several labels."""
     rows, _ = rows_of(y)
-    return any(isinstance(row, (set, frozenset)) and len(row) > 1 for row in rows)
+    return any(isinstance(row, SETS) and len(row) > 1 for row in rows)
 
 
 def is_path(label: Any) -> bool:
@@ -393,7 +386,7 @@ class LabelCodec:
     def encode(self, y: Any) -> Traces:
         """Return labels as traces; raise LabelError, which names the row, for invalid labels."""
         rows, _ = rows_of(y)
-        if self.sets is not None or any(isinstance(row, (set, frozenset)) for row in rows):
+        if self.sets is not None or any(isinstance(row, SETS) for row in rows):
             return Traces.encode_sets(self.layers, map_labels(rows, self._label_ids))
         if self.has_paths and not self.named_steps:
             return Traces.encode_paths(self.layers, map_labels(rows, self.steps_below_root))
@@ -420,9 +413,7 @@ class LabelCodec:
         if exact.all():
             return Truth(self.taxonomy, offsets, self.taxonomy.positions(names), exact, self._given_paths(rows))
         if not self.inferred:
-            unknown = int(np.flatnonzero(~exact)[0])
-            row = int(np.searchsorted(offsets, unknown, side="right")) - 1
-            raise LabelError(f"row {row}: label {self._unknown_message(names[unknown])}")
+            Traces.encode_sets(self.layers, ids)  # raises an error that names the first unknown label and its row
         nodes = np.array([self._nearest_known(name) for name in names], np.int64)
         return Truth(self.taxonomy, offsets, nodes, exact, names=np.array(names, object))
 
@@ -440,21 +431,11 @@ class LabelCodec:
 
     def _given_paths(self, rows: Sequence[Any]) -> tuple[tuple[str, ...], ...] | None:
         """Return the checked paths of rows in a DAG if all rows are paths, else None."""
-        if not self.by_path or not all(is_path(row) or self.style is not None for row in rows):
-            return None
-        if any(isinstance(row, (set, frozenset)) for row in rows):
+        if not self.by_path or not all(is_path(row) or (self.style and not isinstance(row, SETS)) for row in rows):
             return None
         paths = tuple(map_labels(rows, self.steps_below_root))
         Traces.along(self.layers, paths)  # raises if a path is not in the taxonomy
         return paths
-
-    def _unknown_message(self, name: str) -> str:
-        """Return the message for an id that the taxonomy does not know."""
-        try:
-            self.taxonomy.position(name)
-        except LabelError as error:
-            return str(error)
-        raise AssertionError(name)
 
     def _nearest_known(self, name: str) -> int:
         """Return the node of an id or, for a path of names, its deepest known ancestor."""
@@ -486,17 +467,12 @@ class LabelCodec:
             if name == "":
                 raise missing_label(row)
             return name
-        steps = self._steps(row, label)
+        steps = _steps(row, label, self.style)
         return path_id(steps) if self.named_steps else steps[-1]
-
-    def _steps(self, row: int, label: Any) -> tuple[str, ...]:
-        """Return a path, or a path as text, as its steps."""
-        split = self.style.split if self.style is not None and not is_path(label) else steps_of
-        return split(row, label)
 
     def steps_below_root(self, row: int, label: Any) -> tuple[str, ...]:
         """Return the steps of a path of ids without the root."""
-        steps = self._steps(row, label)
+        steps = _steps(row, label, self.style)
         root = self.taxonomy.root
         return steps[1:] if root != VIRTUAL_ROOT and steps[0] == self.taxonomy.ids[root] else steps
 
@@ -567,12 +543,9 @@ class LabelCodec:
 
     def decode_traces(self, traces: Traces) -> NDArray[Any]:
         """Return the first trace of every row as the user writes labels, in a DAG by its path."""
-        has_trace = np.diff(traces.row_offsets) > 0
+        first = np.where(np.diff(traces.row_offsets) > 0, traces.row_offsets[:-1], NOTHING)
         if not self.by_path:
-            ends = np.full(len(traces), NOTHING, np.int64)
-            ends[has_trace] = traces.end_nodes[traces.row_offsets[:-1][has_trace]]
-            return self.decode(ends)
-        first = np.where(has_trace, traces.row_offsets[:-1], NOTHING)
+            return self.decode(np.append(traces.end_nodes, NOTHING)[first].astype(np.int64))  # NOTHING is the last
         return self._as_array([self.label_of(path) for path in paths_of(traces, first)])
 
     def decode_sets(self, nodes: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[Any]:
@@ -673,7 +646,7 @@ def read_labels(
         texts = [] if paths else [label for _, label in labels]
         style = text_style(texts, path_sep, has_taxonomy=taxonomy is not None)
     if style is not None:
-        codec = _path_codec(_split_texts(style, labels), taxonomy, "text", style=style)
+        codec = _path_codec(labels, taxonomy, "text", style=style)
     elif paths:
         number = _are_integers(labels)
         codec = _path_codec(labels, taxonomy, "table" if is_table else "paths", number=number)
@@ -684,7 +657,7 @@ def read_labels(
         ends = _known_ids(taxonomy, {as_id(label) for _, label in labels})
         codec = LabelCodec("ids", Layers.of(taxonomy, ends), number)
     if like is not None:
-        typed = _in_taxonomy(codec.taxonomy, like.typed_values)
+        typed = {node: value for node, value in like.typed_values.items() if node in codec.taxonomy}
         codec = replace(codec, number=like.number, columns=like.columns, from_root=like.from_root, typed_values=typed)
     else:
         codec = replace(codec, typed_values=_typed_values(codec, labels))
@@ -693,19 +666,24 @@ def read_labels(
 
 def read_with_classes(y: Any, classes: Any, taxonomy: Taxonomy | None, path_sep: PathSep = AUTO) -> LabelCodec:
     """Return the codec of training labels and all ``classes``; errors about classes start with "classes"."""
-    try:
+    with naming("classes: "):
         more, _ = rows_of(classes)
         if path_sep == AUTO and taxonomy is None and has_paths(more):
             path_sep = PATH_MARK  # labels are paths if classes are, even if none in y looks like one
-    except LabelError as error:
-        raise LabelError(f"classes: {error}") from None
     codec, _ = read_labels(y, taxonomy, path_sep)
-    try:
+    with naming("classes: "):
         codec = widen_codec(codec, classes)
         codec.encode(classes)
-    except LabelError as error:
-        raise LabelError(f"classes: {error}") from None
     return codec
+
+
+@contextmanager
+def naming(prefix: str) -> Iterator[None]:
+    """Start the messages of errors about labels with the name of the argument."""
+    try:
+        yield
+    except LabelError as error:
+        raise LabelError(f"{prefix}{error}") from None
 
 
 def _are_integers(labels: Labels) -> bool:
@@ -723,10 +701,6 @@ def _typed_values(codec: LabelCodec, labels: Labels) -> dict[str, Any]:
         return {}
     values = values_by_node(entry for row, label in labels for entry in _label_nodes(codec, row, label))
     return {node: value for node, value in values.items() if type(value) is not str}
-
-
-def _in_taxonomy(taxonomy: Taxonomy, typed_values: Mapping[str, Any]) -> dict[str, Any]:
-    return {node: value for node, value in typed_values.items() if node in taxonomy}
 
 
 def _label_nodes(codec: LabelCodec, row: int, label: Any) -> Iterator[tuple[int, str, Any]]:
@@ -747,11 +721,6 @@ def codec_of_sets(codec: LabelCodec, form: SetForm) -> LabelCodec:
 
 def widen_codec(codec: LabelCodec, y: Any) -> LabelCodec:
     """Return the codec extended by the labels of ``y``: an inferred taxonomy grows, a given one must have them."""
-    wider = _widened(codec, y)
-    return wider if codec.sets is None else codec_of_sets(wider, codec.sets)
-
-
-def _widened(codec: LabelCodec, y: Any) -> LabelCodec:
     rows, is_table = rows_of(y)
     more = distinct_labels(rows)
     if codec.inferred and codec.style is None:
@@ -763,33 +732,29 @@ def _widened(codec: LabelCodec, y: Any) -> LabelCodec:
         later = _first_paths((codec.steps_below_root(row, label) for row, label in more), codec)
         layers = Layers.of(codec.taxonomy, _known_ids(codec.taxonomy, ends))
         typed_values = {**_typed_values(codec, more), **codec.typed_values}
-        return replace(codec, layers=layers, first_paths={**later, **codec.first_paths}, typed_values=typed_values)
+        wider = replace(codec, layers=layers, first_paths={**later, **codec.first_paths}, typed_values=typed_values)
+    else:
+        wider = _widen_inferred(codec, more)
+    return wider if codec.sets is None else codec_of_sets(wider, codec.sets)
+
+
+def _widen_inferred(codec: LabelCodec, more: Labels) -> LabelCodec:
     paths = [codec.path_to(node) for node in codec.label_nodes.tolist()]
-    if codec.named_steps:
-        return _widen_paths(codec, [(0, codec.steps(path)) for path in paths], more)
-    wider = _plain_codec([*((0, codec.label_of(path)) for path in paths), *_unknown_labels(codec, more)])
-    before, after = codec.values, wider.values
-    if before is not None and after is not None and after.dtype.kind != before.dtype.kind:
-        raise LabelError(f"the labels were of kind {before.dtype} so far, some are not; give labels of one kind")
-    return wider
-
-
-def _widen_paths(codec: LabelCodec, known: Labels, more: Labels) -> LabelCodec:
-    if codec.style is not None:
-        ends = {*codec.label_ids}  # their text stays the same
-        new = (label for row, label in more if isinstance(label, str) and codec.id_of(row, label) not in ends)
-        style = codec.style.with_labels(new)
-        return _path_codec([*known, *_split_texts(style, more)], None, "text", style=style)
+    known = [(0, codec.steps(path) if codec.named_steps else codec.label_of(path)) for path in paths]
+    ends = {*codec.label_ids}
+    new = [(row, label) for row, label in more if codec.id_of(row, label) not in ends]
+    if not codec.named_steps:
+        wider = _plain_codec([*known, *new])
+        before, after = codec.values, wider.values
+        if before is not None and after is not None and after.dtype.kind != before.dtype.kind:
+            raise LabelError(f"the labels were of kind {before.dtype} so far, some are not; give labels of one kind")
+        return wider
     if codec.number and not _are_integers(more):
         raise LabelError("the labels were whole numbers so far, some are not; give labels of one kind")
-    wider = _path_codec([*known, *more], None, codec.kind, number=codec.number)
+    style = codec.style and codec.style.with_labels(label for _, label in new if isinstance(label, str))
+    wider = _path_codec([*known, *new], None, codec.kind, number=codec.number, style=style)
     later = {node: value for node, value in _typed_values(codec, more).items() if node not in codec.taxonomy}
     return replace(wider, columns=codec.columns, typed_values={**codec.typed_values, **later})
-
-
-def _unknown_labels(codec: LabelCodec, labels: Labels) -> Labels:
-    """Return the labels that are not in the taxonomy."""
-    return [(row, label) for row, label in labels if is_missing(label) or as_id(label) not in codec.taxonomy]
 
 
 def codec_in_taxonomy(codec: LabelCodec, taxonomy: Taxonomy, renamed: Mapping[str, str]) -> LabelCodec:
@@ -800,7 +765,7 @@ def codec_in_taxonomy(codec: LabelCodec, taxonomy: Taxonomy, renamed: Mapping[st
     layers = Layers.of(taxonomy, known, multilabel=codec.sets is not None)
     moved = replace(codec, layers=layers, from_root=codec.from_root and taxonomy.root != VIRTUAL_ROOT)
     paths = (tuple(renamed.get(step, step) for step in path) for path in codec.first_paths.values())
-    typed = _in_taxonomy(taxonomy, codec.typed_values)
+    typed = {node: value for node, value in codec.typed_values.items() if node in taxonomy}
     return replace(moved, first_paths=_first_paths(paths, moved), typed_values=typed)
 
 
@@ -818,15 +783,16 @@ def _first_paths(paths: Iterable[tuple[str, ...]], codec: LabelCodec) -> dict[st
     return first_paths
 
 
-def _split_texts(style: TextStyle, labels: Labels) -> Labels:
-    return [(row, style.split(row, label) if not isinstance(label, tuple) else label) for row, label in labels]
+def _steps(row: int, label: Any, style: TextStyle | None) -> tuple[str, ...]:
+    """Return a path, or a path as text, as its steps."""
+    return steps_of(row, label) if style is None or is_path(label) else style.split(row, label)
 
 
 def _path_codec(
     labels: Labels, taxonomy: Taxonomy | None, kind: LabelKind, *, number: bool = False, style: TextStyle | None = None
 ) -> LabelCodec:
     """Return the codec of paths of ids in a given taxonomy, or of names, which form a taxonomy with a virtual root."""
-    split = [(row, steps_of(row, label)) for row, label in labels]
+    split = [(row, _steps(row, label, style)) for row, label in labels]
     columns = max(len(label) for _, label in labels) if kind == "table" else 0
     if taxonomy is not None:
         layers = Layers.of(taxonomy, _known_ids(taxonomy, {path[-1] for _, path in split}))

@@ -45,7 +45,7 @@ def model_card(
     name : str
         The name of the model.
     manifest : mapping
-        The manifest of the model; see :func:`hinet.classifier.bundle.read_description`.
+        The manifest of the model; see :func:`hinet.classifier.saved_model.read_description`.
     taxonomy : mapping
         Statistics of its taxonomy; see :func:`hinet.taxonomy.check.summarise`.
     evaluation : mapping, optional

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal, NotRequired, TypedDict
 
-from hinet.classifier.fitted import UpdateCheck
 from hinet.classifier.predicted_sets import SetRule
 from hinet.data.text import TextSettings
 from hinet.engine.model.fused import Trust
@@ -45,6 +44,57 @@ MAX_TRIES = 100  # attempts to open a model that is being replaced
 
 _SURROGATES = re.compile(rb"\\u[dD][89a-fA-F]")  # half characters, which cannot be written alone
 _CHANGED = "was changed after the model was saved; copy the folder again or save the model again"
+
+
+MAX_LOSS = 0.002  # maximum loss of the score in an update without a warning
+
+
+@dataclass(frozen=True)
+class UpdateCheck:
+    """The score of rows that a model keeps, before and after an update.
+
+    Attributes
+    ----------
+    metric : {"accuracy", "micro_f1"}
+        The metric; micro-F1 for sets of labels.
+    before, after : float
+        The score.
+    rows : int
+        The number of rows.
+    held_out : bool
+        Whether they are validation rows. Otherwise they are training rows that the update left out.
+    """
+
+    metric: Literal["accuracy", "micro_f1"]
+    before: float
+    after: float
+    rows: int
+    held_out: bool
+
+    @classmethod
+    def restored(cls, metadata: Mapping[str, Any]) -> UpdateCheck:
+        """Return the check that a manifest holds, or raise HiNetError if its values are out of range."""
+        check_plain(metadata, cls, "update_check")
+        check = cls(**metadata)
+        if not (0 <= check.before <= 1 and 0 <= check.after <= 1 and check.rows > 0):
+            raise HiNetError(f"update_check should have scores from 0 to 1 of some rows, got {dict(metadata)}")
+        return check
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether the score fell by more than 0.2 points."""
+        return self.before - self.after > MAX_LOSS
+
+    def __str__(self) -> str:
+        name = {"accuracy": "accuracy", "micro_f1": "micro-F1"}[self.metric]
+        kind = "validation" if self.held_out else "training"
+        rows = counted(self.rows, f"kept {kind} row")
+        return f"{name} {100 * self.before:.1f}% before and {100 * self.after:.1f}% after, on {rows}"
+
+    @property
+    def warning(self) -> str:
+        """The warning about a loss."""
+        return f"the update made old rows worse: {self}; train again with all rows to avoid that"
 
 
 @dataclass(frozen=True)
@@ -218,7 +268,7 @@ class TrustEntry(TypedDict):
 
 
 class Manifest(TypedDict):
-    """Contents of a manifest; see :func:`hinet.classifier.bundle.save_fitted`."""
+    """Contents of a manifest; see :func:`hinet.classifier.saved_model.save_classifier`."""
 
     format: int
     blake2b: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,7 +22,6 @@ from hinet.engine.settings import RULES as ENGINE_RULES
 from hinet.engine.settings import EngineSettings
 from hinet.engine.training.jobs import CHECKPOINT_EVERY
 from hinet.errors import FileError, HiNetError, did_you_mean, format_value
-from hinet.evaluation.risk import Calibration, RiskBound
 from hinet.extras import require
 from hinet.files import check_plain
 from hinet.files.atomic import write_text
@@ -143,19 +141,30 @@ RULES: Rules = {
     "verbose": FLAG | whole(0),
 }
 
-# Rules of the arguments of methods.
-MIN_CONFIDENCE = PROBABILITY | one_of("calibrated") | NONE
 MIN_PROBABILITY = PROBABILITY | NONE
-MAX_REASONS = whole(0)
-VALID = Rule("a pair of rows and labels", _read_pair) | NONE
-CLASSES = Rule("a list of labels", _read_classes)
-NOTES = Rule("a mapping of texts to values that JSON can hold", _read_notes)
+ARGUMENTS: Rules = {
+    "allow_missing": FLAG,
+    "certainty": SHARE,
+    "classes": Rule("a list of labels", _read_classes) | NONE,
+    "min_confidence": PROBABILITY | one_of("calibrated") | NONE,
+    "min_probability": MIN_PROBABILITY,
+    "most": whole(0),
+    "notes": Rule("a mapping of texts to values that JSON can hold", _read_notes) | NONE,
+    "path": PATH,
+    "risk": SHARE | NONE,
+    "taxonomy": TAXONOMY,
+    "valid": Rule("a pair of rows and labels", _read_pair) | NONE,
+}
 
 
-def read_taxonomy(rule: Rule, taxonomy: Any) -> Any:
-    """Return a taxonomy that ``rule`` allows, read from its file if it is a path."""
-    checked = rule.validate("taxonomy", taxonomy)
-    return Taxonomy.from_file(checked) if isinstance(checked, Path) else checked
+def argument(name: str, value: Any) -> Any:
+    """Return the argument of a method as a plain value; raise HiNetError if it is invalid."""
+    return ARGUMENTS[name].validate(name, value)
+
+
+def read_taxonomy(taxonomy: Taxonomy | Path) -> Taxonomy:
+    """Return a taxonomy, read from its file if it is a path."""
+    return Taxonomy.from_file(taxonomy) if isinstance(taxonomy, Path) else taxonomy
 
 
 def seed_of(random_state: Any) -> int:
@@ -231,16 +240,6 @@ def restored_parameters(
         pairs = parameters["class_weight"]
         parameters["class_weight"] = {tuple(key) if isinstance(key, list) else key: weight for key, weight in pairs}
     return parameters
-
-
-def restored_calibration(metadata: dict[str, Any]) -> Calibration:
-    """Return the calibration of plain values that the manifest schema allows; raise HiNetError if out of range."""
-    risk_bound = metadata["promise"]
-    values = {**metadata, **(risk_bound or {})}.values()
-    finite = all(math.isfinite(each) for each in values if isinstance(each, int | float))
-    if not finite or metadata["temperature"] <= 0:
-        raise HiNetError("calibration has numbers that are not finite, or a temperature that is not above 0")
-    return Calibration(**{**metadata, "promise": None if risk_bound is None else RiskBound(**risk_bound)})
 
 
 FORMAT = "hinet settings"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,30 +16,29 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hinet.choices import Decoding
-from hinet.classifier.calibration import HeldOut, with_learned_trust
-from hinet.classifier.columns import ColumnKinds, recognise, texts_of
-from hinet.classifier.default_vectors import COMPARED_COLUMNS, MIN_TEXTS, default_vectors
-from hinet.classifier.fitted import Examples, Fitted, bytes_to_keep, features_of, rows_to_predict
+from hinet.classifier.calibration import HeldOut, calibrated_on_titles, with_learned_trust
+from hinet.classifier.columns import texts_of, training_columns
+from hinet.classifier.fitted import Examples, Fitted, bytes_to_keep, rows_to_predict
 from hinet.classifier.inputs import (
+    COMPARED_COLUMNS,
+    MIN_TEXTS,
     Features,
     FrameInput,
     MatrixInput,
     TextInput,
     TrainingTexts,
-    fit_text,
+    default_vectors,
     private_columns,
     text_of,
 )
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.parameters import engine_for, engine_settings, seed_of, torch_parameter
-from hinet.classifier.practice import calibrated_on_titles
-from hinet.classifier.predicted_sets import SetRule, ancestors_given, form_from
-from hinet.classifier.row_source import SIZED_ROWS, LabelledRows, RowSource, RowStream, StreamInfo, Watch
-from hinet.classifier.titles import TitleRows, best_titles, choose_titles
+from hinet.classifier.predicted_sets import SetRule
+from hinet.classifier.rows import LabelledRows, RowsInMemory, TaxonomyTexts, TitleRows, best_titles, choose_titles
+from hinet.classifier.stream import CountedTexts, RowStream, StreamWriter
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows, is_sparse, unit_rows
-from hinet.data.spill import NAMES, Spill, SpillWriter, block_count, check_disk_space, remove_spill
-from hinet.data.text.features import NamingFeatures, named
+from hinet.data.spill import Spill, remove_spill
 from hinet.data.text.text_input import as_arrow
 from hinet.encoders.meaning import EncoderVectors, TunedInput, is_auto, vector_source
 from hinet.encoders.token_vectors import TokenVectors
@@ -52,8 +50,6 @@ from hinet.engine.training.neighbours import TextVectors
 from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError, counted
 from hinet.extras import is_installed, require
-from hinet.files import read_arrays, write_arrays
-from hinet.memory import GB
 from hinet.metrics import hierarchical_f1, set_report
 from hinet.progress import Progress, SilentProgress
 from hinet.taxonomy import Taxonomy
@@ -62,6 +58,7 @@ if TYPE_CHECKING:
     from hinet.engine.training.fit import Runner
 
 Value = TypeVar("Value")
+RowSource: TypeAlias = RowsInMemory | RowStream | TaxonomyTexts
 
 
 class FeatureCache(Protocol):
@@ -90,7 +87,6 @@ class PreparedRows:
     titles: TitleColumns | None
     vectors: TextVectors | None  # vectors to compare rows with
     title_texts: tuple[str, ...]  # texts of the titles among these
-    stream_digest: str | None = None  # if rows are a Spill
 
     @property
     def shape(self) -> RowShape:
@@ -152,9 +148,9 @@ class Training:
         fitted, held_out = with_learned_trust(
             fitted, labelled.rows, labelled.traces, prepared.held_out, valid_inputs, self.seed
         )
-        if held_out is None and labelled.has_mainly_titles:
-            assert labelled.titles is not None
-            fitted = calibrated_on_titles(fitted, labelled.titles, self.seed)
+        texts = labelled.titles
+        if held_out is None and texts is not None and 2 * len(texts) > len(labelled.traces):
+            fitted = calibrated_on_titles(fitted, texts, self.seed)
         return self.learn_thresholds(fitted, held_out)
 
     @cached_property
@@ -222,7 +218,7 @@ class Training:
                 raise HiNetError("`vectors` and `encoder` read texts, but the rows are numbers; leave both out")
             scaled = labelled.kind == "dense" and parameters["network"] is None
             features = MatrixInput.fit(labelled.rows, labelled.column_names, scaled=scaled)
-            return features, features_of(features, self.engine, labelled.rows, self.threads)
+            return features, features.rows(labelled.rows, self.threads, sparse=self.engine == "fused")
         if labelled.stream is not None:
             return self._stream_features(labelled, titles), None
 
@@ -230,26 +226,18 @@ class Training:
             if isinstance(labelled.texts, TrainingTexts):
                 more = None if titles is None else titles.texts
                 source, private = self._vector_source(labelled, inputs)
-                return fit_text(labelled.texts, source, self.progress, more, private=private)
-            kinds = labelled.kinds
-            if kinds is None:
-                columns = parameters["columns"]
-                kinds = recognise(labelled.rows).warn() if columns is None else ColumnKinds.of(columns)
+                return labelled.texts.fit(source, self.progress, more, private=private)
+            kinds = labelled.kinds or training_columns(labelled.rows, parameters["columns"])
             texts = texts_of(labelled.rows, kinds) if kinds.text else None
             source, private = self._vector_source(labelled, texts)
+            training = None if texts is None else TrainingTexts(texts, parameters["text"], self.threads)
             return FrameInput.fit(
-                labelled.rows, kinds, parameters["text"], self.threads, source, self.progress,
-                several=several, private=private,
-            )  # fmt: skip
+                labelled.rows, kinds, training, source, self.progress, several=several, private=private
+            )
 
         inputs = labelled.rows if titles is None else titles.after(labelled.rows)
-        decided_by = (
-            parameters["text"],
-            _identity(vectors),
-            _identity(encoder),
-            several,
-            bool(parameters["neighbours"]),
-        )
+        has_neighbours = bool(parameters["neighbours"])
+        decided_by = (parameters["text"], _identity(vectors), _identity(encoder), several, has_neighbours)
         fitted, rows = self.cache("features", inputs, decided_by, fit)
         return fitted, rows.tocsr() if self.engine == "torch" else rows
 
@@ -278,16 +266,13 @@ class Training:
     def _stream_features(self, labelled: LabelledRows, titles: TitleRows | None) -> TextInput | FrameInput:
         source, _ = self._vector_source(labelled, labelled.texts)
         text = None
-        if labelled.texts is not None:
-            assert not isinstance(labelled.texts, TrainingTexts)
+        if isinstance(labelled.texts, CountedTexts):
             text = labelled.texts.fit(source, titles, self.progress)
-        elif source is not None:
-            raise HiNetError("`vectors` and `encoder` need texts, and the rows have no text column; leave both out")
         if labelled.kinds is None:
             assert text is not None
             return text
         several = labelled.codec.sets is not None
-        frame = FrameInput.with_columns(text, labelled.rows, labelled.kinds, several=several)
+        frame = FrameInput.with_columns(text, labelled.rows, labelled.kinds, source, several=several)
         if several and is_dense(frame):
             raise HiNetError(
                 "a stream of rows with several labels needs a column of text; add one, or read all rows into memory"
@@ -299,36 +284,37 @@ class Training:
         self, labelled: LabelledRows, titles: TitleRows | None, features: Features, rows: Any
     ) -> Iterator[PreparedRows]:
         """Yield the rows for the engine: in memory, or those of a stream on disk, removed when training ends."""
-        stream = labelled.stream
-        if stream is None:
-            whole, held_out = labelled.with_titles(titles), self._held_out(labelled, features)
-            valid, several = validation_rows(labelled.codec, held_out), labelled.codec.sets is not None
-            read = rows.without_last(private).features() if (private := private_columns(features)) else rows
-            columns = None if titles is None else titles.columns_of(read)
-            if labelled.titles is not None and isinstance(read, MixedRows):  # else the mix is learned on titles, too
-                columns = labelled.titles.columns_of(read)
-            if several and is_dense(features) and isinstance(rows, MixedRows):  # all columns get dropout then
-                rows = rows.tocsr()
-                valid = valid and replace(valid, rows=valid.rows.tocsr())
-            compared = self._text_vectors(labelled.codec, features, titles)
-            yield PreparedRows(
-                features, labelled.codec, rows, whole.traces, whole.weights, held_out, valid, columns, *compared
-            )
+        if labelled.stream is None:
+            yield self._prepared(labelled, titles, features, rows)
             return
         assert isinstance(features, TextInput | FrameInput)
-        with self._stream_folder() as folder:
-            spill = self._spill(folder, labelled, stream, titles, features)
-            codec, features = labelled.codec, _with_names(features, folder)
-            if codec.sets is not None:
-                codec = replace(codec, sets=form_from(*spill.notes["ancestors"]))
-            labelled = replace(labelled, codec=codec)
-            held_out = self._held_out(labelled, features)
-            columns = None if titles is None else titles.columns_of(features.rows(titles.texts, self.threads))
-            valid, digest = validation_rows(codec, held_out), stream.summary.digest
-            compared = self._text_vectors(codec, features, titles)
-            traces = labelled.traces
-            yield PreparedRows(features, codec, spill, traces, None, held_out, valid, columns, *compared, digest)
+        writer = StreamWriter(self.parameters, labelled, labelled.stream, titles, features, self.progress)
+        with writer.folder() as folder:
+            spill, features, codec = writer.write(folder)
+            yield self._prepared(replace(labelled, codec=codec), titles, features, spill)
             remove_spill(folder)
+
+    def _prepared(
+        self, labelled: LabelledRows, titles: TitleRows | None, features: Features, rows: Any
+    ) -> PreparedRows:
+        codec, held_out, columns = labelled.codec, self._held_out(labelled, features), None
+        valid = validation_rows(codec, held_out)
+        if isinstance(rows, Spill):
+            if titles is not None:
+                columns = titles.columns_of(features.rows(titles.texts, self.threads))
+        else:
+            labelled = labelled.with_titles(titles)
+            read = rows.without_last(private).features() if (private := private_columns(features)) else rows
+            if titles is not None:
+                columns = titles.columns_of(read)
+            elif labelled.titles is not None and isinstance(read, MixedRows):  # else the mix is learned on titles, too
+                columns = labelled.titles.columns_of(read)
+            if codec.sets is not None and is_dense(features) and isinstance(rows, MixedRows):
+                rows = rows.tocsr()  # all columns get dropout then
+                valid = valid and replace(valid, rows=valid.rows.tocsr())
+        compared = self._text_vectors(codec, features, titles)
+        traces, weights = labelled.traces, labelled.weights
+        return PreparedRows(features, codec, rows, traces, weights, held_out, valid, columns, *compared)
 
     def _text_vectors(
         self, codec: LabelCodec, features: Features, titles: TitleRows | None
@@ -387,15 +373,15 @@ class Training:
     ) -> Fitted:
         """Return the trained model with its features and labels, and with some training rows kept."""
         rows, traces = prepared.rows, prepared.traces
-        if isinstance(rows, Spill):
-            labels = len(labelled.nodes_with_rows)
-            fingerprint = {"rows": rows.row_count, "labels": labels, "blake2b": prepared.stream_digest}
+        if labelled.stream is not None:
+            labels, digest = len(labelled.nodes_with_rows), labelled.stream.summary.digest
+            fingerprint = {"rows": rows.row_count, "labels": labels, "blake2b": digest}
             if self.parameters["keep_examples"]:
-                rows = features_of(prepared.features, self.engine, labelled.rows, self.threads)
+                rows = prepared.features.rows(labelled.rows, self.threads, sparse=self.engine == "fused")
         else:
             fingerprint = EncodedRows(rows, traces).fingerprint()
         fitted = Fitted(prepared.features, prepared.codec, predictor, predictor.history, fingerprint)
-        fitted = fitted.trained_on_titles(_count(titles, labelled.titles))
+        fitted = fitted.trained_on_titles(titles or labelled.titles)
         if prepared.codec.sets is not None:
             fitted = replace(fitted, set_rule=SetRule())
         if self.parameters["keep_examples"] and labelled.stream is None and isinstance(predictor, Search):
@@ -415,7 +401,7 @@ class Training:
         check_tunable(self.parameters, labelled.kind)
         titles = self.choose_titles(labelled)
         rows = labelled.with_titles(titles)
-        fitted = self._fit_encoder(rows).trained_on_titles(_count(titles, labelled.titles))
+        fitted = self._fit_encoder(rows).trained_on_titles(titles or labelled.titles)
         held_out = None if rows.valid is None else HeldOut(fitted.rows(rows.valid[0]), rows.valid[1])
         return self.learn_thresholds(fitted, held_out)
 
@@ -449,135 +435,10 @@ class Training:
             return fitted
         return _keeping(fitted, features.count, labelled.rows, traces, settings.seed)
 
-    @contextmanager
-    def _stream_folder(self) -> Iterator[Path]:
-        """Yield the folder for rows on disk: that of checkpoints, or a temporary one."""
-        if self.parameters["checkpoint"] is None:
-            with tempfile.TemporaryDirectory(prefix="hinet-") as temporary:
-                yield Path(temporary)
-            return
-        folder = Path(self.parameters["checkpoint"])
-        try:
-            yield folder
-        except HiNetError:  # resuming would fail in the same way
-            remove_spill(folder)
-            if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
-            raise
-
-    def _spill(
-        self,
-        folder: Path,
-        labelled: LabelledRows,
-        stream: StreamInfo,
-        titles: TitleRows | None,
-        features: TextInput | FrameInput,
-    ) -> Spill:
-        """Return all training rows of a stream on disk as features; those that are there already are used."""
-        title_weights = None
-        if titles is not None:
-            title_weights = titles.weights_with(labelled.nodes_with_rows, labelled.row_count)
-        fingerprint = self._spill_fingerprint(labelled, stream, titles, title_weights, features)
-        spill = Spill.open(folder, fingerprint)
-        if spill is not None:
-            self.progress.message(f"the rows are on disk already, in {folder}")
-            return spill
-        writer = self._spill_writer(folder, fingerprint, labelled, stream, features)
-        codec, ancestors = labelled.codec, (False, True)
-        for inputs, traces, weights in self._training_chunks(codec, stream, has_weights=titles is not None):
-            if codec.sets is not None:
-                some, whole = ancestors_given(traces)
-                ancestors = ancestors[0] or some, ancestors[1] and whole
-            writer.add(features.rows(inputs, self.threads), traces, weights)
-        if titles is not None:
-            traces = Traces.of_nodes(codec.layers, titles.nodes)
-            writer.add(features.rows(as_arrow(titles.texts), self.threads), traces, title_weights)
-        text = text_of(features)
-        if text is not None and isinstance(text.features, NamingFeatures):
-            write_arrays(folder / NAMES, text.features.names_found())
-        return writer.finish({"ancestors": list(ancestors)})
-
-    def _spill_writer(
-        self,
-        folder: Path,
-        fingerprint: str,
-        labelled: LabelledRows,
-        stream: StreamInfo,
-        features: TextInput | FrameInput,
-    ) -> SpillWriter:
-        some, rows = features.rows(labelled.rows.slice(0, SIZED_ROWS), self.threads), stream.summary.row_count
-        values = (some.sparse.nnz if isinstance(some, MixedRows) else some.nnz) / some.shape[0]
-        dense = some.dense.shape[1] if isinstance(some, MixedRows) else 0
-        size = int(rows * (8 * values + 4 * dense + 40))
-        check_disk_space(folder, size)
-        self.progress.message(f"writing the rows to {folder}, about {size / GB:.2f} GB; they are removed at the end")
-        blocks = block_count(rows, rows * (values + dense / 2))
-        return SpillWriter(folder, blocks, self.seed, features.count, fingerprint, dense)
-
-    def _training_chunks(
-        self, codec: LabelCodec, stream: StreamInfo, *, has_weights: bool
-    ) -> Iterator[tuple[Any, Traces, NDArray[np.float64] | None]]:
-        """Yield inputs, labels and weights of the training rows of a stream; weights of None are all 1."""
-        summary, class_weight, rows = stream.summary, self.parameters["class_weight"], 0
-        has_weights |= class_weight is not None or summary.mean_weight is not None
-        watch = Watch(self.progress, f"{{:,}} of {summary.row_count:,} rows are on disk")
-        for chunk in stream.reader.chunks():
-            rows += len(chunk)
-            kept = [row for row, number in enumerate(chunk.numbers.tolist()) if number not in stream.held_out]
-            if kept:
-                trained = chunk.take(np.array(kept, np.int64))
-                traces, weights = codec.encode(trained.labels), trained.weights
-                if has_weights:
-                    weights = np.ones(len(traces)) if weights is None else weights / (summary.mean_weight or 1.0)
-                    if class_weight is not None:
-                        weights = weights * codec.weights_of(class_weight, traces, stream.class_counts)
-                yield trained.inputs, traces, weights
-            watch.advanced(len(chunk))
-        if rows != summary.row_count:
-            raise HiNetError(
-                f"the stream had {summary.row_count:,} rows when it was first read, now {rows:,}; do not change it"
-            )
-
-    def _spill_fingerprint(
-        self,
-        labelled: LabelledRows,
-        stream: StreamInfo,
-        titles: TitleRows | None,
-        title_weights: NDArray[np.float64] | None,
-        features: TextInput | FrameInput,
-    ) -> str:
-        """Return a digest that identifies rows on disk."""
-        digest = hashlib.blake2b(stream.summary.digest.encode(), digest_size=20)
-        names = ("class_weight", "multilabel", "path_sep", "columns")
-        digest.update(repr([self.parameters[name] for name in names]).encode())
-        digest.update(repr([self.seed, len(stream.held_out), features.count, features.describe()]).encode())
-        layers = labelled.codec.layers
-        texts = (layers.taxonomy.ids, () if titles is None else titles.texts)
-        digest.update(repr(texts).encode(errors="surrogatepass"))
-        arrays = [*features.to_arrays().values(), layers.node, layers.ends, layers.option_offsets, layers.option_neuron]
-        if titles is not None and title_weights is not None:
-            arrays += [titles.nodes, title_weights]
-        for array in arrays:
-            digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
-
-
-def _count(*titles: TitleRows | None) -> int:
-    return sum(len(each) for each in titles if each is not None)
-
 
 def _identity(source: Any) -> Any:
     """Return a key for vectors or an encoder: the path or name, or the identity of a loaded object."""
     return source if isinstance(source, str | Path) else id(source)
-
-
-def _with_names(features: TextInput | FrameInput, folder: Path) -> TextInput | FrameInput:
-    """Return features with the names of n-grams that were found while rows were written, if they have names."""
-    text = text_of(features)
-    if text is None or not isinstance(text.features, NamingFeatures):
-        return features
-    text = replace(text, features=named(text.features, read_arrays(folder / NAMES)[0]))
-    return text if isinstance(features, TextInput) else replace(features, text=text)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from hinet.errors import HiNetError, counted
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from rich.table import Table
 
-    from hinet.classifier.loaded import LoadedModel
+    from hinet.classifier.saved_model import LoadedModel
     from hinet.data.tables import LabelledBlock
     from hinet.engine import Found
     from hinet.evaluation.evaluation import Evaluation, SetEvaluation
@@ -53,7 +53,7 @@ def evaluate(
 
     If rows have several labels, any of them is a right answer; metrics of sets and of ranked labels are added.
     """
-    from hinet.classifier.loaded import load_model
+    from hinet.classifier.saved_model import load_model
     from hinet.data.tables import RowQuery, labelled_blocks, taxonomy_check
     from hinet.progress import counter_for_terminal
 
@@ -141,7 +141,7 @@ class _Results:
         """Return the evaluation of the most probable labels; raise HiNetError if there is nothing to evaluate."""
         import numpy as np
 
-        from hinet.classifier.loaded import concat_traces
+        from hinet.classifier.prediction_table import concat_traces
         from hinet.evaluation.evaluation import Evaluation
 
         if not self.labels:

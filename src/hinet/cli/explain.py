@@ -38,7 +38,7 @@ def explain(
     its rival and still be on the most probable trace. Unknown words are listed first; parts of them may still be known
     features.
     """
-    from hinet.classifier.loaded import load_model
+    from hinet.classifier.saved_model import load_model
     from hinet.files.streams import decoding_error, read_text
 
     loaded = load_model(model, run.threads, encoder=encoder)
@@ -57,7 +57,7 @@ def explain(
 
 
 def _as_dict(explanation: Explanation, style: TextStyle) -> dict[str, Any]:
-    from hinet.classifier.loaded import label_text
+    from hinet.classifier.prediction_table import label_text
 
     steps = [{**vars(step), "reasons": [reason._asdict() for reason in step.reasons]} for step in explanation.steps]
     trace = explanation.trace._asdict() | {"label": label_text(explanation.trace.label, style)}

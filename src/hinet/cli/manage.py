@@ -40,7 +40,7 @@ def inspect(
 
     Example: hinet inspect model
     """
-    from hinet.classifier.bundle import read_description
+    from hinet.classifier.saved_model import read_description
     from hinet.cli.taxonomy import summary_lines
     from hinet.taxonomy.check import summarise
 
@@ -83,8 +83,7 @@ def _write_card(model: Path, manifest: dict[str, Any], taxonomy: dict[str, Any],
 
 def _lines(manifest: dict[str, Any]) -> list[str]:
     """Return the summary of a manifest as lines."""
-    from hinet.classifier.fitted import UpdateCheck
-    from hinet.classifier.model_folder import metrics_text, training_text, trainings_of, updates_text
+    from hinet.classifier.model_folder import UpdateCheck, metrics_text, training_text, trainings_of, updates_text
 
     features = manifest["features"]
     first, *updates = trainings_of(manifest)
@@ -119,7 +118,7 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
 
 def _vector_lines(manifest: dict[str, Any]) -> list[str]:
     """Return a line with the encoder or the static vectors of the model, if there are any."""
-    from hinet.classifier.loaded import meaning_entry
+    from hinet.classifier.saved_model import meaning_entry
 
     if (entry := meaning_entry(manifest)) is None:
         return []
@@ -133,7 +132,7 @@ def _vector_lines(manifest: dict[str, Any]) -> list[str]:
 
 def _columns(manifest: dict[str, Any]) -> dict[str, Sequence[str]]:
     """Return the input columns by kind, and the label columns if they are known."""
-    from hinet.classifier.loaded import saved_columns
+    from hinet.classifier.saved_model import saved_columns
 
     with suppress(HiNetError):  # the user may have saved another note of this name
         if (columns := saved_columns(manifest)) is not None:
@@ -191,8 +190,7 @@ def export(
     Example: hinet export model onnx_model --data test.csv
     """
     from hinet import HiNetClassifier
-    from hinet.classifier.bundle import load_classifier
-    from hinet.classifier.loaded import LoadedModel
+    from hinet.classifier.saved_model import LoadedModel, load_classifier
     from hinet.cli.training_rows import read_rows
 
     rows.check_outputs(data or [], {}, str(folder), model)

@@ -18,7 +18,8 @@ from hinet.cli.table_options import FILES, SKIP_HINT, ColumnOptions, InputColumn
 from hinet.errors import FileError, HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
-    from hinet.classifier.loaded import LoadedModel, PredictionJob, Sink
+    from hinet.classifier.prediction_table import PredictionJob, Sink
+    from hinet.classifier.saved_model import LoadedModel
     from hinet.cluster import Cluster
     from hinet.data.tables import RowErrors, RowQuery
     from hinet.progress import RowCounter
@@ -82,8 +83,9 @@ def predict(
     A file appears once it is complete. After Ctrl-C, an older one is unchanged, and the exit code is 130.
     """
     from hinet.classifier.answers import PredictionOptions
-    from hinet.classifier.loaded import PredictionJob, Sink, load_model
     from hinet.classifier.parameters import MIN_PROBABILITY
+    from hinet.classifier.prediction_table import PredictionJob, Sink
+    from hinet.classifier.saved_model import load_model
 
     paths, output, cluster = data or [STANDARD], "predictions" if out == STANDARD else out, place.chosen(run.threads)
     _check_paths(paths, on_cluster=cluster is not None)
@@ -109,7 +111,7 @@ def _write(
     job: PredictionJob, loaded: LoadedModel, sink: Sink, cluster: Cluster | None, row_errors: RowErrors, run: RunOptions
 ) -> None:
     """Write the predictions, made here or on a cluster, and print what to know about them."""
-    from hinet.classifier.loaded import write_predictions
+    from hinet.classifier.prediction_table import write_predictions
     from hinet.progress import counter_for_terminal
 
     with counter_for_terminal(run.quiet) as counter, _report_interruption(sink.out, counter) as advanced:

@@ -176,7 +176,7 @@ def report_replaced(model: Path, run: RunOptions) -> None:
 
 def save_model(classifier: HiNetClassifier, model: Path, columns: Columns, training: TrainingOptions) -> None:
     """Save a trained model with the columns of its rows."""
-    from hinet.classifier.loaded import COLUMNS
+    from hinet.classifier.saved_model import COLUMNS
 
     notes = {COLUMNS: columns.to_dict()}
     classifier.save(model, half=training.half, notes=notes, bundle_encoder=training.bundle_encoder)

@@ -211,7 +211,8 @@ class TrainingStream(TrainingSource):
 
     def _validation_rows(self, tables: LabelledTables) -> tuple[Any, list[Any]]:
         """Return validation rows, chosen at random if there are very many."""
-        from hinet.classifier.row_source import MAX_HELD_OUT, Chunk, RowSample
+        from hinet.classifier.chunks import Chunk, RowSample
+        from hinet.classifier.stream import MAX_HELD_OUT
 
         sample, count = RowSample(self.run.seed, MAX_HELD_OUT, MAX_HELD_OUT * 100_000), 0
         for inputs, labels in tables:

@@ -19,7 +19,7 @@ from hinet.errors import FileError, HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier, Taxonomy
-    from hinet.classifier.loaded import LoadedModel
+    from hinet.classifier.saved_model import LoadedModel
     from hinet.cli.training_rows import LabelledInputs, RowFiles
     from hinet.data.tables import Columns
     from hinet.taxonomy import TaxonomyChange
@@ -52,8 +52,8 @@ def update(
     before.
     """
     from hinet.classifier.calibration import MIN_ROWS
-    from hinet.classifier.loaded import COLUMNS, LoadedModel
     from hinet.classifier.model_folder import check_target, read_manifest
+    from hinet.classifier.saved_model import COLUMNS, LoadedModel
     from hinet.cli.training_rows import RowFiles
     from hinet.files import locked
 
@@ -102,7 +102,7 @@ def _check(taxonomy: Path | None, rename: list[str], more: list[str], validation
 
 def _load(model: Path, encoder: str | None, run: RunOptions) -> tuple[HiNetClassifier, dict[str, Any]]:
     from hinet import HiNetClassifier
-    from hinet.classifier.bundle import load_classifier
+    from hinet.classifier.saved_model import load_classifier
 
     classifier, manifest = load_classifier(HiNetClassifier, model, encoder=encoder)
     if manifest["features"]["kind"] not in ("text", "frame"):

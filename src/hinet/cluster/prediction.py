@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from hinet.classifier.answers import PredictionOptions
-from hinet.classifier.loaded import NO_ROWS, LoadedModel, PredictionNotes, load_model
-from hinet.classifier.loaded import PredictionJob as PredictionJob
-from hinet.classifier.loaded import Sink as Sink
+from hinet.classifier.prediction_table import NO_ROWS, PredictionNotes
+from hinet.classifier.prediction_table import PredictionJob as PredictionJob
+from hinet.classifier.prediction_table import Sink as Sink
+from hinet.classifier.saved_model import LoadedModel, load_model
 from hinet.cluster.session import Cluster, connected
 from hinet.compiled import compile_from_now_on
 from hinet.data.tables import LabelledBlock, RowErrors, labelled_blocks, new_table

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
 
-from hinet.classifier.loaded import COLUMNS
+from hinet.classifier.saved_model import COLUMNS
 from hinet.data.tables import Columns
 from hinet.errors import HiNetError
 from hinet.labelling.folder import ProjectFolder, ProjectSettings
@@ -86,8 +86,8 @@ def fitted_classifier(
     threads: int | None = None,
 ) -> Any:
     """Return a classifier trained on labels, or on the taxonomy alone; leaves and nodes with labels are its labels."""
-    from hinet.classifier.default_vectors import default_vectors
     from hinet.classifier.estimator import HiNetClassifier
+    from hinet.classifier.inputs import default_vectors
 
     vectors: Any = settings.vectors
     if vectors == "auto" and not settings.several:  # all experts read the vectors if labels are few

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from hinet.classifier.answers import STOPS, PredictionOptions, select_answers
 from hinet.classifier.explanation import Step, explain_row, nearest_of_nodes
-from hinet.classifier.fitted import Fitted
+from hinet.classifier.fitted import Fitted, Neighbour
 from hinet.classifier.inputs import first_text, text_of, text_part
-from hinet.classifier.loaded import LoadedModel, label_text
 from hinet.classifier.predicted_sets import Answers
-from hinet.classifier.remembered import Neighbour
+from hinet.classifier.prediction_table import label_text
+from hinet.classifier.saved_model import LoadedModel
 from hinet.data import Traces
 from hinet.data.tables.labelled_tables import is_blank
 from hinet.data.text import unknown_words

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hinet.classifier.loaded import LoadedModel
+from hinet.classifier.saved_model import LoadedModel
 from hinet.data import Traces
 from hinet.errors import HiNetError
 

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.loaded import LoadedModel, load_model, meaning_entry
 from hinet.classifier.model_folder import MANIFEST, OURS, read_evaluation, read_manifest, trainings_of
+from hinet.classifier.saved_model import LoadedModel, load_model, meaning_entry
 from hinet.compiled import compile_from_now_on
 from hinet.engine import Found
 from hinet.engine.fused_search import Search

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from hinet import __version__
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.loaded import RowError
+from hinet.classifier.saved_model import RowError
 from hinet.data.tables.labelled_tables import is_blank
 from hinet.engine import Found
 from hinet.errors import HiNetError, LabelError, quoted

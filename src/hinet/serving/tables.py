@@ -23,7 +23,7 @@ from starlette.responses import Response, StreamingResponse
 
 from hinet.choices import TableFormat
 from hinet.classifier.answers import PredictionOptions
-from hinet.classifier.loaded import PredictionOutput, PredictionTable
+from hinet.classifier.prediction_table import PredictionOutput, PredictionTable
 from hinet.data.tables import FailFast, LabelledBlock, RowQuery, TableOptions, labelled_blocks
 from hinet.data.tables.excel import MAX_COLUMNS
 from hinet.data.tables.writing import LABEL_SEP, new_table

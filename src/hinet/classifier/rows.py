@@ -1,27 +1,49 @@
-"""Titles, synonyms and definitions of labels as training rows, with a weight that is learned on held-out rows."""
+"""Training rows with their labels and weights; titles, synonyms and definitions of labels as rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from hinet.classifier.inputs import joined_texts
-from hinet.classifier.labels import LabelCodec
+from hinet.classifier.columns import ColumnKinds
+from hinet.classifier.inputs import Kind, TrainingTexts, count_of, joined_texts, take_rows
+from hinet.classifier.labels import (
+    LabelCodec,
+    Truth,
+    checked_labels,
+    codec_of_sets,
+    has_sets,
+    naming,
+    read_labels,
+    read_with_classes,
+)
+from hinet.classifier.parameters import seed_of, torch_parameter
+from hinet.classifier.predicted_sets import ancestors_given, form_from
 from hinet.data import Traces
-from hinet.data.matrices import MixedRows
+from hinet.data.datasets import holdout_mask
+from hinet.data.matrices import MixedRows, validate_weights
+from hinet.data.text.text_input import as_arrow
 from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError, counted
+from hinet.progress import Progress
 from hinet.ragged import group_by, offsets_of
 from hinet.taxonomy import Layers, Taxonomy
 from hinet.taxonomy.draft import DEFINITION, SYNONYMS, split_terms
 from hinet.taxonomy.taxonomy import TITLE_ATTRIBUTES
 
+if TYPE_CHECKING:
+    from hinet.classifier.stream import CountedTexts, StreamInfo
+
+Parameters: TypeAlias = Mapping[str, Any]
+Pair: TypeAlias = tuple[Any, Any]
+
+NO_VALID_ROWS = "valid: expected rows and their labels, got none; leave valid out, or give some"
 DEFAULT_WEIGHT = 3.0  # weight of a title, in rows
 WEIGHTS = (1.0, 3.0)  # weights that are tried
 FOLDS = 4
@@ -35,6 +57,176 @@ NO_TITLES = (
     "the taxonomy has no titles to learn from; give it a column 'title', 'synonyms' or 'definition' (repeat the ids as "
     "titles if they are words), or train on rows"
 )
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """Training rows with their labels, and validation rows; of a large stream a random sample."""
+
+    rows: Any
+    kind: Kind
+    codec: LabelCodec
+    traces: Traces
+    weights: NDArray[np.float64] | None = None
+    valid: tuple[Any, Truth] | None = None
+    texts: TrainingTexts | CountedTexts | None = None
+    kinds: ColumnKinds | None = None  # columns of a frame; None recognises them
+    column_names: tuple[str, ...] = ()  # names of the columns of a matrix
+    stream: StreamInfo | None = None  # None if all rows are here
+    titles: TitleRows | None = None  # texts of the taxonomy that are the last rows
+
+    @property
+    def row_count(self) -> int:
+        """Number of training rows, those of the stream that are not here included."""
+        return len(self.traces) if self.stream is None else self.stream.row_count
+
+    @property
+    def nodes_with_rows(self) -> NDArray[np.int64]:
+        """Nodes that are labels of training rows."""
+        if self.stream is None:
+            return np.unique(self.traces.end_nodes)
+        return np.flatnonzero(self.stream.class_counts)
+
+    def with_titles(self, titles: TitleRows | None) -> LabelledRows:
+        """Return the rows with titles appended."""
+        if titles is None:
+            return self
+        layers, weights = self.codec.layers, titles.weights_after(self.weights, self.traces)
+        traces = Traces.joined(layers, [self.traces, titles.traces(layers)])
+        return replace(self, rows=titles.after(self.rows), traces=traces, weights=weights)
+
+
+@dataclass(frozen=True)
+class RowsInMemory:
+    """Checked input with its labels and weights: one chunk."""
+
+    X: Any
+    kind: Kind
+    y: Any
+    sample_weight: Any = None
+    valid: Pair | None = None  # checked rows and labels
+    classes: Any = None  # all labels, if the rows do not have them all
+    kinds: ColumnKinds | None = None
+    column_names: tuple[str, ...] = ()
+
+    def read(
+        self, parameters: Parameters, taxonomy: Taxonomy | None, progress: Progress, *, several: bool | None = None
+    ) -> LabelledRows:
+        """Return the rows with their labels; ``several`` says if rows have sets of labels, None decides by ``y``."""
+        y, path_sep = checked_labels(self.y, count_of(self.X)), parameters["path_sep"]
+        known = None if self.classes is None else read_with_classes(y, self.classes, taxonomy, path_sep)
+        if several is None:
+            several = wants_sets(parameters, has_several=has_sets(y))
+
+        def read(labels: Any, like: LabelCodec | None = None) -> tuple[LabelCodec, Traces]:
+            codec, traces = known, None
+            if codec is None:
+                codec, traces = read_labels(labels, taxonomy, path_sep, like)
+            if several:
+                codec = codec_of_sets(codec, "any")
+                traces = codec.encode(labels)
+                return replace(codec, sets=form_from(*ancestors_given(traces))), traces
+            return codec, codec.encode(labels) if traces is None else traces
+
+        codec, traces = read(y)
+        codec.check_class_weight(parameters["class_weight"])
+        X, weight, valid = self.X, self.sample_weight, self.valid
+        if valid is not None:
+            valid = _checked_valid(valid)
+        elif parameters["validation_fraction"] is not None:
+            chosen = holdout_mask(len(traces), parameters["validation_fraction"], seed_of(parameters["random_state"]))
+            held_out, kept = np.flatnonzero(chosen), np.flatnonzero(~chosen)
+            valid, X = (take_rows(X, held_out), take_rows(y, held_out)), take_rows(X, kept)
+            codec, traces = read(take_rows(y, kept), codec)  # held-out rows do not make labels known
+            if weight is not None:
+                weight = validate_weights(weight, len(chosen))[~chosen]
+        return LabelledRows(
+            X, self.kind, codec, traces, row_weights(parameters, weight, codec, traces),
+            None if valid is None else (valid[0], codec.truth(valid[1])),
+            TrainingTexts(X, parameters["text"], parameters["n_jobs"]) if self.kind == "text" else None,
+            self.kinds, self.column_names,
+        )  # fmt: skip
+
+
+def row_weights(
+    parameters: Parameters, sample_weight: Any, codec: LabelCodec, traces: Traces
+) -> NDArray[np.float64] | None:
+    """Return the weight of every row, the product of its own weight and that of its labels; None if all are 1."""
+    weights = None if sample_weight is None else validate_weights(sample_weight, len(traces))
+    if parameters["class_weight"] is None:
+        return weights
+    by_class = codec.weights_of(parameters["class_weight"], traces)
+    return validate_weights(by_class if weights is None else weights * by_class, len(traces))
+
+
+def wants_sets(parameters: Parameters, *, has_several: bool) -> bool:
+    """Return whether labels are sets; raise HiNetError if other parameters do not allow that."""
+    several = has_several if parameters["multilabel"] == "auto" else bool(parameters["multilabel"])
+    if several and parameters["decoding"] != "map":
+        raise HiNetError(
+            f"`decoding={parameters['decoding']!r}` answers with one label, and rows have several; leave it out, or "
+            "set `multilabel=False`"
+        )
+    if several and (torch := torch_parameter(parameters)):
+        raise HiNetError(f"{torch} is for one label per row; leave it out, or set `multilabel=False`")
+    return several
+
+
+def _checked_valid(valid: Pair) -> Pair:
+    labels = checked_labels(valid[1], count_of(valid[0]))
+    if not len(labels):
+        raise HiNetError(NO_VALID_ROWS)
+    return valid[0], labels
+
+
+@dataclass(frozen=True)
+class TaxonomyTexts:
+    """Titles, synonyms and definitions of a taxonomy as rows of its nodes, perhaps after the first rows of a user."""
+
+    classes: Any = None  # labels in the form of predictions; None and leaves that are not named: ids of leaves
+    rows: RowsInMemory | None = None  # rows in memory, with their own classes and validation rows
+    valid: Pair | None = None  # checked rows and labels
+
+    def read(self, parameters: Parameters, taxonomy: Taxonomy | None, progress: Progress) -> LabelledRows:
+        """Return the texts with the labels of their nodes; raise HiNetError if no label has a text."""
+        _check_taxonomy_alone(parameters, taxonomy)
+        assert taxonomy is not None
+        several = wants_sets(parameters, has_several=False)
+        if self.rows is None:
+            codec = self._codec(taxonomy, parameters["path_sep"])
+            codec = codec_of_sets(codec, "deepest") if several else codec
+            codec.check_class_weight(parameters["class_weight"])
+            titles = TitleRows.of_taxonomy(codec)
+            traces = titles.traces(codec.layers)
+            weights = row_weights(parameters, None, codec, traces)
+            valid = None if self.valid is None else _checked_valid(self.valid)
+            truth = None if valid is None else (valid[0], codec.truth(valid[1]))
+            labelled = LabelledRows(as_arrow(titles.texts), "text", codec, traces, weights, truth)
+        else:
+            labelled = self.rows.read(parameters, taxonomy, progress, several=several)
+            titles = TitleRows.of_taxonomy(labelled.codec)
+            labelled = labelled.with_titles(titles)
+        texts = TrainingTexts(labelled.rows, parameters["text"], parameters["n_jobs"])
+        return replace(labelled, texts=texts, titles=titles)
+
+    def _codec(self, taxonomy: Taxonomy, path_sep: str | None) -> LabelCodec:
+        leaves = [taxonomy.ids[node] for node in np.flatnonzero(taxonomy.leaves & (taxonomy.depth >= 0)).tolist()]
+        if self.classes is None:
+            return read_labels(leaves, taxonomy, None)[0]
+        with naming("classes: "):
+            return read_labels(self.classes, taxonomy, path_sep)[0]
+
+
+def _check_taxonomy_alone(parameters: Parameters, taxonomy: Taxonomy | None) -> None:
+    """Raise HiNetError for parameters that the texts of a taxonomy cannot satisfy."""
+    if taxonomy is None:
+        raise HiNetError("training without rows needs a taxonomy with titles; give `taxonomy`, or train on rows")
+    if parameters["titles"] is False:
+        raise HiNetError("`titles=False`, but without rows there are only titles to train on; leave it out")
+    if parameters["columns"] is not None:
+        raise HiNetError("`columns` names columns of rows, and there are no rows, only texts; leave it out")
+    if parameters["validation_fraction"] is not None:
+        raise HiNetError("`validation_fraction` holds out rows, and there are no rows; give `valid`, or leave it out")
 
 
 @dataclass(frozen=True)
@@ -116,10 +308,6 @@ class TitleRows:
     def after(self, texts: Any) -> pa.ChunkedArray:
         """Return texts with the titles appended."""
         return joined_texts(texts, self.texts)
-
-    def traces_after(self, traces: Traces) -> Traces:
-        """Return labels with those of the titles appended."""
-        return Traces.joined(traces.layers, [traces, self.traces(traces.layers)])
 
     def traces(self, layers: Layers) -> Traces:
         """Return the labels of the titles."""
@@ -210,7 +398,8 @@ def choose_titles(
         raise HiNetError("`titles=True` needs rows of text alone, as titles have no other columns; leave it out")
     if kind != "text" or titles is False:
         return None
-    few = codec.sets is None and _are_few(rows, len(nodes_with_rows), len(codec.label_nodes))
+    covers_few = len(nodes_with_rows) < COVERED * len(codec.label_nodes)
+    few = codec.sets is None and (rows < MIN_ROWS or (rows < MAX_FEW_ROWS and covers_few))
     choices = TitleRows.choices(codec, (codec.label_nodes if titles or few else nodes_with_rows).astype(np.int64))
     if not len(choices[0]):
         if titles:
@@ -219,11 +408,6 @@ def choose_titles(
     if titles or few:
         return choices[0]
     return learn(choices) if rows >= MIN_ROWS else None
-
-
-def _are_few(rows: int, labels_with_rows: int, labels: int) -> bool:
-    """Return whether rows are too few to learn all labels from, or to learn what titles are worth."""
-    return rows < MIN_ROWS or (rows < MAX_FEW_ROWS and labels_with_rows < COVERED * labels)
 
 
 def best_titles(
