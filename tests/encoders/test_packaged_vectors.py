@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import hinet
 from hinet import HiNetClassifier
 from hinet.classifier import inputs
-from hinet.classifier.inputs import default_vectors
+from hinet.classifier.inputs import COMPARED_COLUMNS, default_vectors
 from hinet.cli import main
 from hinet.encoders import packaged_vectors as packaged
 from hinet.encoders.meaning import vector_source
@@ -233,7 +233,7 @@ def test_changed_files_of_the_package_are_rejected(
     with pytest.raises(FileError, match="is not the file of wordllama that this version of hinet knows"):
         read_vectors("wordllama")
     messages = Messages()
-    assert default_vectors(MANY, messages) is None
+    assert default_vectors(MANY, messages, few=True) is None
     assert "is not the file of wordllama" in messages.texts[0]
     (tmp_path / packaged.WEIGHTS).unlink()
     with pytest.raises(FileError, match="cannot be read"):
@@ -268,8 +268,15 @@ def test_forged_references_are_rejected(
 
 def test_auto_uses_the_package(vectors: TokenVectors) -> None:
     messages = Messages()
-    assert default_vectors(MANY, messages) is vectors
-    assert messages.texts == ["texts are also compared by static vectors of wordllama"]
+    assert default_vectors(MANY, messages, few=True) == (vectors, False)
+    names = [f"{text} zq{number}x vw{number}k" for number, text in enumerate(MANY)]
+    assert default_vectors(names, messages, few=True) == (vectors, True)
+    many = default_vectors(MANY, messages, few=False)
+    assert many is not None
+    assert many.private
+    assert many.vectors.width == COMPARED_COLUMNS
+    compared = "texts are also compared by static vectors of wordllama"
+    assert messages.texts == ["all experts read static vectors of wordllama", compared, compared]
     assert vector_source("auto", None) is None
     assert small(vectors="auto").fit(MANY, MANY_LABELS).fitted_.features.meaning.source is vectors
 
@@ -277,7 +284,7 @@ def test_auto_uses_the_package(vectors: TokenVectors) -> None:
 @pytest.mark.usefixtures("not_installed")
 def test_auto_without_the_package_is_the_same_as_no_vectors() -> None:
     messages = Messages()
-    assert default_vectors(MANY, messages) is None
+    assert default_vectors(MANY, messages, few=True) is None
     assert messages.texts == []
     automatic, without = (small(vectors=given).fit(MANY, MANY_LABELS) for given in ("auto", None))
     assert np.array_equal(automatic.predict_proba(TEXTS), without.predict_proba(TEXTS))
@@ -311,4 +318,4 @@ def test_the_command_line_accepts_auto(tmp_path: Path, capsys: pytest.CaptureFix
         )
     assert not ended.value.code
     assert "static vectors of wordllama" in capsys.readouterr().err
-    assert hinet.load(tmp_path / "model").vectors == "auto"
+    assert hinet.load(tmp_path / "model").vectors == "wordllama"  # few rows: all experts read them

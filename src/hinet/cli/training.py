@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
 _EPOCHS = "Training epochs (default: chosen from the number of rows; 3 with --fine-tune)."
 _VECTORS = (
     "Static vectors of words: a folder of 'vectors distill', a file, 'wordllama' for those of the extra 'meaning', "
-    "'auto' to only compare English texts with known ones by these if they are installed, or 'none'."
+    "'auto' for these if they are installed and the texts are English, or 'none'."
 )
 _MIN_DF = "Minimum number of rows that contain a word or n-gram (default: 1 for at most 3,000 rows, else 2)."
 _STREAM = "Train on rows from disk, in constant memory (default: if they would not fit in memory)."

@@ -91,7 +91,8 @@ def fitted_classifier(
 
     vectors: Any = settings.vectors
     if vectors == "auto" and not settings.several:  # all experts read the vectors if labels are few
-        vectors = default_vectors([*taxonomy.titles, *texts], SilentProgress(), min_texts=0)
+        found = default_vectors([*taxonomy.titles, *texts], SilentProgress(), few=True, alone=True)
+        vectors = found and found.vectors
     classifier = HiNetClassifier(
         taxonomy, path_sep=None, vectors=vectors, multilabel=settings.several, random_state=settings.seed,
         n_jobs=threads,
