@@ -212,7 +212,9 @@ def digest_of(function: Callable[..., Any]) -> str:
     This is the bytecode and the constants of all functions that it calls, and the modules that compile them. The fields
     of records that it is called with are part of numba's index instead.
     """
-    digest = hashlib.blake2b(_compiler_source(), digest_size=6)
+    digest = hashlib.blake2b(digest_size=6)
+    for name in ("machine_code.py", "numba_internals.py"):
+        digest.update(Path(__file__).with_name(name).read_bytes())
     for each in functions_of(function):
         digest.update(_content(each))
     return digest.hexdigest()
@@ -226,12 +228,6 @@ def _content(function: FunctionType) -> bytes:
         code = code.replace(co_consts=(None, *code.co_consts[1:]))  # without the docstring
     parts = function.__name__, _description(code), _description(function.__defaults__), named
     return repr(parts).encode()
-
-
-@functools.cache
-def _compiler_source() -> bytes:
-    names = "machine_code.py", "numba_internals.py"
-    return b"".join(Path(__file__).with_name(name).read_bytes() for name in names)
 
 
 @functools.cache

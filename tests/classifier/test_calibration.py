@@ -16,7 +16,7 @@ from scipy.stats import binom
 from hinet import HiNetClassifier, HiNetError, Taxonomy, load
 from hinet.classifier.saved_model import restored_calibration
 from hinet.data.text import TextFeatures
-from hinet.engine.search.odds_scaling import rescale
+from hinet.engine.search.corrections import rescale
 from hinet.evaluation.risk import THRESHOLDS, find_threshold, upper_bound
 from hinet.metrics import expected_calibration_error, log_loss
 from tests.classifier.data import numbers, small, taxonomy, texts

@@ -9,7 +9,8 @@ import pytest
 
 from hinet import HiNetClassifier, HiNetError, Taxonomy
 from hinet.classifier.answers import PredictionOptions
-from hinet.classifier.prediction_table import PredictionTable, concat_traces
+from hinet.classifier.prediction_table import PredictionTable
+from hinet.engine import Found
 
 TEXTS = ["rye bread", "white bread", "whole milk", "skimmed milk", "toy car", "toy train", "car wash", "train ride"] * 3
 DAG = Taxonomy.from_edges(
@@ -133,9 +134,7 @@ def test_answers_of_blocks_join_to_those_of_all_rows() -> None:
     classifier = fitted(IDS, DAG)
     rows = classifier.features_of(TEXTS)
     whole = classifier.fitted_.predictor.traces(rows, 2)
-    parts = concat_traces(
-        [classifier.fitted_.predictor.traces(rows[start : start + 5], 2) for start in range(0, 24, 5)]
-    )
+    parts = Found.joined([classifier.fitted_.predictor.traces(rows[start : start + 5], 2) for start in range(0, 24, 5)])
     for name in ("row_offsets", "offsets", "neurons", "log_p"):
         np.testing.assert_array_equal(getattr(parts.traces, name), getattr(whole.traces, name))
     np.testing.assert_array_equal(parts.log_p, whole.log_p)

@@ -24,7 +24,7 @@ from hinet.cluster.session import _environment
 from hinet.cluster.training import _Reporter, _Reports, _Task, _work
 from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions
 from hinet.data.tables.blocks import MAX_ROWS
-from hinet.engine.training.jobs import Checkpoints
+from hinet.engine.training.checkpoints import Checkpoints
 from hinet.engine.training.plan import PlanInput
 from hinet.progress import Progress, SilentProgress
 from tests.cluster.conftest import WORKERS, one_killed

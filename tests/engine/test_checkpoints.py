@@ -14,7 +14,7 @@ import pytest
 
 from hinet import FileError, HiNetError, Traces
 from hinet.engine import EngineSettings, FusedModel, ValidationRows, fit
-from hinet.engine.training.jobs import DIGEST, _digest, check_folder, remove_checkpoints
+from hinet.engine.training.checkpoints import DIGEST, _digest, check_folder, remove_checkpoints
 from hinet.files import read_arrays, write_arrays
 from tests.engine.test_fit import data
 

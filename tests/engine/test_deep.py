@@ -21,8 +21,7 @@ from hinet.engine import DeepExpert, EngineSettings, Groups, Targets
 from hinet.engine.model.groups import LabelSpans
 from hinet.engine.training.deep import DeepAccumulators, DropoutMasks, LabelTargets, Train
 from hinet.engine.training.deep_kernels import LabelWorkspace, exponentials, grads_of_labels, train_deep, train_flat
-from hinet.engine.training.jobs import RowChunk
-from hinet.engine.training.rows import TrainingSet
+from hinet.engine.training.rows import RowChunk, TrainingSet
 from tests.strategies import all_traces, taxonomies
 
 FEATURES, WIDTH, LABELS, ROWS = 12, 10, 9, 11

@@ -15,10 +15,10 @@ from hinet.data.matrices import MixedRows, SparseMatrix, validate_weights
 from hinet.engine import EngineSettings, FusedModel, Search, Targets, ValidationRows, fit
 from hinet.engine.model.experts import EXPERTS, PROTOTYPES, Experts, Mix
 from hinet.engine.model.groups import LabelSpans
-from hinet.engine.training.label_weights import prototypes
+from hinet.engine.training.deep import TitleColumns
 from hinet.engine.training.mixing import MixCost, learned_mix, usual_mix
+from hinet.engine.training.neighbours import prototypes
 from hinet.engine.training.plan import PlanInput, TrainingPlan
-from hinet.engine.training.title_units import TitleColumns
 from hinet.progress import EpochRecord, LineProgress, SilentProgress
 
 FEATURES = 40
@@ -400,8 +400,8 @@ def test_checkpoints_at_intervals_lose_at_most_an_interval(
     trained: FusedModel, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(10_000))
-    monkeypatch.setattr("hinet.engine.training.jobs.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr("hinet.engine.training.jobs.MIN_WRITES", 0)
+    monkeypatch.setattr("hinet.engine.training.checkpoints.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("hinet.engine.training.checkpoints.MIN_WRITES", 0)
     rows, traces, _ = data(kind)
     with pytest.raises(KeyboardInterrupt):
         fit(rows, traces, QUICK, progress=BreaksOff(19), checkpoint=tmp_path, checkpoint_every=8)

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from hinet import HiNetError, Layers, Taxonomy
 from hinet.engine import FoundLabels, Search, Targets
-from hinet.engine.search.odds_scaling import odds_shift
-from hinet.engine.search.trace_logits import TraceLogits, cells_of
-from hinet.engine.search.tracing import BlockSizes
+from hinet.engine.search.best_first import BlockSizes
+from hinet.engine.search.corrections import TraceLogits, cells_of, odds_shift
 from hinet.networks import HiNet, SparseBag
 from hinet.networks.predictor import NetworkPredictor
 from hinet.taxonomy import STOP

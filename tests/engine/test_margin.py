@@ -16,7 +16,7 @@ from hinet.data.matrices import SparseMatrix
 from hinet.engine import EngineSettings, FusedModel, fit
 from hinet.engine.model.experts import LabelWeights, Mix
 from hinet.engine.search.scoring_kernels import group_logits
-from hinet.engine.training.label_weights import COST, LOGITS_PER_MARGIN, LabelledRows, train_margin
+from hinet.engine.training.margins import COST, LOGITS_PER_MARGIN, LabelledRows, train_margin
 from hinet.engine.training.plan import PlanInput
 from tests.engine.test_fit import FEATURES, TREE, UNKNOWN, accuracy, assert_identical, data, layers_of
 

@@ -23,8 +23,8 @@ from hinet.engine.model.experts.neighbours import (
     quantised,
 )
 from hinet.engine.model.fused import FusedModel
+from hinet.engine.training.deep import TitleColumns
 from hinet.engine.training.neighbours import TextVectors, medoids
-from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError
 
 EDGES = [("food", "bread"), ("food", "milk"), ("toys", "car"), ("toys", "train"), ("toys", "kite")]

@@ -31,13 +31,13 @@ from hinet.engine.model.experts.deep import linear_units
 from hinet.engine.model.experts.wide import WEIGHT
 from hinet.engine.model.groups import LabelSpans
 from hinet.engine.search.scoring_kernels import expert_logits
-from hinet.engine.training import deep_kernels, wide_kernels
+from hinet.engine.training import deep_kernels
+from hinet.engine.training import wide as wide_training
 from hinet.engine.training.deep import DeepAccumulators, DropoutMasks
 from hinet.engine.training.deep_kernels import train_deep
-from hinet.engine.training.jobs import RowChunk
-from hinet.engine.training.rows import TrainingSet
-from hinet.engine.training.wide import IN_TRAINING, IndependentGroups, WidePlan
-from hinet.engine.training.wide_kernels import WideWeights, find_weights, train_wide
+from hinet.engine.training.rows import RowChunk, TrainingSet
+from hinet.engine.training.wide import IndependentGroups, WidePlan
+from hinet.engine.training.wide_rows import ROW_WEIGHT, WideWeights, find_weights, train_wide
 from hinet.networks import (
     DenseFeatures,
     HeadSettings,
@@ -368,8 +368,8 @@ def without_certain_groups(grads: torch.Tensor, groups: Groups) -> torch.Tensor:
     group = torch.from_numpy(groups.row_groups())
     steepest = torch.zeros(len(groups.first_row) - 1, dtype=grads.dtype)
     steepest = steepest.scatter_reduce(0, group, grads[:, 0].abs(), "amax")
-    assume(not ((steepest - float(wide_kernels.CERTAIN)).abs() < 1e-6).any())
-    return torch.where(steepest[group][:, None] >= float(wide_kernels.CERTAIN), grads, 0)
+    assume(not ((steepest - float(wide_training.CERTAIN)).abs() < 1e-6).any())
+    return torch.where(steepest[group][:, None] >= float(wide_training.CERTAIN), grads, 0)
 
 
 @pytest.mark.parametrize("most", [1, 3], ids=["one label", "several labels"])
@@ -384,7 +384,7 @@ def test_the_wide_kernel_goes_down_the_gradient(most: int, data: st.DataObject) 
     traces, weight, adjustment = some_traces(case, most, rows=1), random.uniform(0.2, 3), normal(random, groups.rows)
     targets = Targets.of(traces).weighted(np.array([weight]))
     matrix = wide_matrix(wide)
-    weights = np.empty(matrix.nnz, IN_TRAINING)
+    weights = np.empty(matrix.nnz, ROW_WEIGHT)
     weights["row"], weights["weight"], weights["accumulator"] = matrix.indices, matrix.data, HUGE
     offsets, bias, sums = (
         matrix.indptr.astype(np.int64),
@@ -403,7 +403,7 @@ def test_the_wide_kernel_goes_down_the_gradient(most: int, data: st.DataObject) 
     grads = without_certain_groups(grads_of(cost, logits), groups)
     by_weight, by_bias = torch.autograd.grad(logits, (network.wide.weight, network.wide.bias), grads)
     np.testing.assert_allclose(matrix.data - weights["weight"], by_weight, **CLOSE)
-    np.testing.assert_allclose((wide.bias - bias) / wide_kernels.BIAS_RATE, by_bias, **CLOSE)
+    np.testing.assert_allclose((wide.bias - bias) / wide_training.BIAS_RATE, by_bias, **CLOSE)
 
 
 @given(cases(2))
@@ -434,7 +434,7 @@ def test_groups_trained_by_themselves_go_down_the_gradient(case: Case) -> None:
         grads = without_certain_groups(grads_of(cost, logits), groups)
         gradients = torch.autograd.grad(logits, parameters, grads)
         with torch.no_grad():
-            for number, share in enumerate((1.0, float(wide_kernels.BIAS_RATE))):
+            for number, share in enumerate((1.0, float(wide_training.BIAS_RATE))):
                 slots[number] += gradients[number].square()
                 step = share * rate * (1 - epoch / epochs)
                 parameters[number] -= step * gradients[number] / slots[number].sqrt()

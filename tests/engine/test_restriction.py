@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hinet import HiNetError, Layers, Taxonomy
 from hinet.data.matrices import MixedRows
 from hinet.engine import Search
-from hinet.engine.restricted_search import RestrictedSearch
+from hinet.engine.search.restricted import RestrictedSearch
 from tests.engine.oracle import enumerated, random_model, random_rows
 from tests.engine.test_trust import made
 from tests.strategies import Path, layered

@@ -14,19 +14,19 @@ from hinet import FileError, HiNetError, Layers, Taxonomy, Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import EngineSettings, FusedModel, Search, ValidationRows, fit
 from hinet.engine.model.experts import Mix
-from hinet.engine.model.experts.label_weights import ABSENT_LOGIT
+from hinet.engine.model.experts.labels import ABSENT_LOGIT
 from hinet.engine.search.scoring_kernels import group_logits
-from hinet.engine.training.jobs import Checkpoints
-from hinet.engine.training.plan import PlanInput
-from hinet.engine.training.set_margins import (
+from hinet.engine.training.checkpoints import Checkpoints
+from hinet.engine.training.margins import (
     ABSENT_MARGIN,
     COST,
-    LOGITS_PER_MARGIN,
+    LOGITS_PER_SET_MARGIN,
     SetRows,
     Steps,
     sum_steps,
     train_set_margins,
 )
+from hinet.engine.training.plan import PlanInput
 from hinet.files import read_arrays
 from tests.engine.test_fit import assert_identical
 from tests.engine.test_sets import toy
@@ -230,4 +230,4 @@ def test_by_default_long_rows_with_a_flat_expert_have_it() -> None:
 
 
 def test_logits_per_margin_put_absent_labels_at_their_logit() -> None:
-    assert LOGITS_PER_MARGIN * ABSENT_MARGIN == ABSENT_LOGIT
+    assert LOGITS_PER_SET_MARGIN * ABSENT_MARGIN == ABSENT_LOGIT

@@ -16,14 +16,14 @@ from hinet.classifier.predicted_sets import SetRule, answer_sets
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import EngineSettings, FusedModel, Groups, Search, Targets, ValidationRows, fit
 from hinet.engine.model.experts import Mix
+from hinet.engine.search.best_first import TraceSearch
 from hinet.engine.search.scoring_kernels import group_logits
-from hinet.engine.search.tracing import block_traces
-from hinet.engine.training import deep_kernels, wide_kernels
+from hinet.engine.training import deep_kernels
+from hinet.engine.training import wide as wide_training
 from hinet.engine.training.deep import DeepAccumulators, LabelTargets
 from hinet.engine.training.deep_kernels import train_deep, train_flat
 from hinet.engine.training.rows import TrainingSet
-from hinet.engine.training.wide import IN_TRAINING
-from hinet.engine.training.wide_kernels import WideWeights, find_weights, train_wide
+from hinet.engine.training.wide_rows import ROW_WEIGHT, WideWeights, find_weights, train_wide
 from hinet.networks import Targets as TorchTargets
 from tests.engine.fused_network import FusedNetwork, wide_matrix
 from tests.engine.set_head import SetHead, visited_options
@@ -257,7 +257,7 @@ def test_no_predicted_set_misses_an_ancestor(case: Case, mix: str, thresholds: l
 @few
 def test_capacity_changes_nothing(case: Case) -> None:
     model, k, block = fused_model(case, "fused"), case.layers.count_traces(), SparseMatrix.of(case.rows)
-    small, large = (block_traces(model, block, k, capacity=capacity) for capacity in (2, 500))
+    small, large = (TraceSearch(model, k).find_in_block(block, capacity) for capacity in (2, 500))
     for one, other in zip(small[:-1], large[:-1], strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -314,7 +314,7 @@ def test_the_wide_expert_goes_down_the_gradient_of_its_cost(case: Case) -> None:
     )
     stored = wide_matrix(model.experts.wide)[np.argsort(known)]  # rows in the order of feature ranks
     stored.sort_indices()
-    weights = np.zeros(stored.nnz, IN_TRAINING)
+    weights = np.zeros(stored.nnz, ROW_WEIGHT)
     weights["row"], weights["weight"], weights["accumulator"] = stored.indices, stored.data, HUGE
     bias = model.experts.wide.bias.copy()
     wide = WideWeights(stored.indptr.astype(np.int64), weights, bias, np.full(len(bias), HUGE, np.float32))
@@ -326,7 +326,7 @@ def test_the_wide_expert_goes_down_the_gradient_of_its_cost(case: Case) -> None:
     if groups.rows:
         grad = torch.autograd.grad(cost, network.wide.bias)[0].numpy()
         assume(np.abs(grad).max() > 0.05)
-        moved = (model.experts.wide.bias - bias) / float(wide_kernels.BIAS_RATE)
+        moved = (model.experts.wide.bias - bias) / float(wide_training.BIAS_RATE)
         changed = np.abs(moved) > 0
         np.testing.assert_allclose(moved[changed], grad[changed], **CLOSE)
 

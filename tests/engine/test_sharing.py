@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hinet import Layers, Taxonomy, Traces
 from hinet.engine import EngineSettings
-from hinet.engine.training.jobs import Assignment, Averaged, SharedRows
+from hinet.engine.training.checkpoints import Assignment, Averaged, SharedRows
 from hinet.engine.training.plan import PlanInput
 
 
@@ -75,7 +75,7 @@ def test_workers_end_an_epoch_with_the_same_weights(multilabel: bool) -> None:
         states = []
         for job in plan.jobs():
             if job.averaged():
-                job.share(group)
+                job.shared = SharedRows(group, job.averaged())
                 assert np.isfinite(job.run_epoch(0, lambda rows: None))
                 states.append({name: array.copy() for name, array in job.state().items()})
         return states

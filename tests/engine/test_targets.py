@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hinet import LabelError, Layers, Taxonomy, Traces
 from hinet.engine import Groups, Targets
 from hinet.engine.model.groups import END
-from hinet.engine.training.target_kernels import max_sizes, mixed_cost
+from hinet.engine.training.target_kernels import mixed_cost
 from tests.engine.oracle import label_probabilities
 from tests.strategies import all_scored, layered
 
@@ -60,7 +60,7 @@ def kernel_cost(targets: Targets, scores: NDArray[np.float64], mix: float = 1.0)
                 said.append(scores[start:end])
     column = np.zeros((sum(map(len, said)), 4), np.float32)
     column[:, 0] = np.concatenate(said)
-    cost, gradient = mixed_cost(alone, groups, max_sizes(alone, groups), column, np.array([mix, 0.0, 0.0, 0.0]))
+    cost, gradient = mixed_cost(alone, groups, alone.max_sizes(groups), column, np.array([mix, 0.0, 0.0, 0.0]))
     return float(cost), float(gradient[0])
 
 

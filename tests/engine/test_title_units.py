@@ -10,8 +10,9 @@ from hinet import Layers, Taxonomy, Traces
 from hinet.data.matrices import MixedRows
 from hinet.engine import EngineSettings, Search, fit
 from hinet.engine.model.groups import Groups
-from hinet.engine.training import title_units as module
-from hinet.engine.training.title_units import COSINE_WEIGHT, TitleColumns, title_units
+from hinet.engine.training import deep, rows
+from hinet.engine.training.deep import COSINE_WEIGHT, title_units
+from hinet.engine.training.rows import TitleColumns
 from hinet.taxonomy import STOP
 
 TREE = [("food", "bread"), ("food", "milk"), ("toys", "car"), ("toys", "train")]
@@ -72,7 +73,7 @@ def test_few_units_keep_the_directions_in_which_options_differ_most(monkeypatch:
     taxonomy = Taxonomy.from_edges(TREE)
     layers, titles = Layers.of(taxonomy, LABELS), titles_of(taxonomy)
     whole = title_units(titles, layers, FEATURES, LENGTH)
-    monkeypatch.setattr(module, "MAX_UNITS", 2)
+    monkeypatch.setattr(deep, "MAX_UNITS", 2)
     few = title_units(titles, layers, FEATURES, LENGTH)
     assert whole is not None
     assert few is not None
@@ -114,7 +115,7 @@ def test_too_many_neurons_get_no_units(monkeypatch: pytest.MonkeyPatch) -> None:
     taxonomy = Taxonomy.from_edges(TREE)
     layers, titles = Layers.of(taxonomy, LABELS), titles_of(taxonomy)
     assert titles.memory(layers) == 4 * 4 * len(layers.node) * COLUMNS
-    monkeypatch.setattr(module, "MAX_VALUES", len(layers.node) * COLUMNS - 1)
+    monkeypatch.setattr(rows, "MAX_TITLE_VALUES", len(layers.node) * COLUMNS - 1)
     assert titles.memory(layers) == 0
     assert title_units(titles, layers, FEATURES, LENGTH) is None
 

@@ -15,7 +15,7 @@ from hinet import HiNetError, Layers
 from hinet.data.matrices import MixedRows
 from hinet.engine import Search
 from hinet.engine.model.fused import Trust
-from hinet.engine.search.odds_scaling import odds_shift
+from hinet.engine.search.corrections import odds_shift
 from tests.engine.oracle import enumerated, random_model, random_rows
 from tests.strategies import Path, layered
 

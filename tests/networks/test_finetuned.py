@@ -22,7 +22,7 @@ from hinet.classifier.model_folder import MANIFEST, _write_file, sealed
 from hinet.data import Traces
 from hinet.encoders import Encoder
 from hinet.encoders.meaning import TunedInput
-from hinet.engine.training.jobs import DIGEST, _digest
+from hinet.engine.training.checkpoints import DIGEST, _digest
 from hinet.errors import FileError, HiNetError
 from hinet.files import read_arrays, write_arrays
 from hinet.metrics import accuracy

@@ -26,9 +26,8 @@ from hinet.data.text.text_input import as_arrow
 from hinet.engine import FoundNodes, Targets
 from hinet.engine.model.fused import Trust
 from hinet.engine.model.groups import Groups
-from hinet.engine.search.odds_scaling import SURE, map_log_odds, rescale
-from hinet.engine.search.trace_logits import TraceLogits, cells_of
-from hinet.engine.training.target_kernels import max_sizes, mixed_cost
+from hinet.engine.search.corrections import SURE, TraceLogits, cells_of, map_log_odds, rescale
+from hinet.engine.training.target_kernels import mixed_cost
 from hinet.errors import HiNetError, counted
 from hinet.evaluation.risk import CERTAINTY, THRESHOLDS, AnswerCounts, Calibration, RiskBound, find_threshold
 from hinet.metrics import expected_calibration_error, log_loss
@@ -370,7 +369,7 @@ def _factor_for_sets(fitted: Fitted, rows: Any, truth: Truth) -> float:
 
     targets = Targets.of(fitted.codec.traces_of(truth))
     groups = Groups.of(targets.layers)
-    most = max_sizes(targets.arrays, groups)
+    most = targets.arrays.max_sizes(groups)
     logits = fitted.predictor.logits_along(rows, targets).astype(np.float32)[:, None]
 
     def loss(log_factor: float) -> float:

@@ -20,8 +20,8 @@ from hinet.data.matrices import MixedRows
 from hinet.data.text import unknown_words
 from hinet.encoders.meaning import TunedInput
 from hinet.engine.model.experts.neighbours import nearest_entries
-from hinet.engine.model.log_kernels import log_chances
-from hinet.engine.search.odds_scaling import odds_shift
+from hinet.engine.model.kernels import log_chances
+from hinet.engine.search.corrections import odds_shift
 from hinet.engine.search.predictor import GroupParts
 from hinet.taxonomy import PATH_SEP, STOP, last_name
 

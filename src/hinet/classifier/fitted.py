@@ -486,7 +486,7 @@ class Fitted:
             return self
         if not isinstance(self.predictor, Search):
             raise HiNetError("`within` and `exclude` need the engine 'fused'; train with `engine='fused'`")
-        from hinet.engine.restricted_search import RestrictedSearch
+        from hinet.engine.search.restricted import RestrictedSearch
 
         allowed = np.ones(len(self.codec.taxonomy), bool) if within is None else self.codec.branch(within)
         if exclude is not None:

@@ -20,7 +20,7 @@ from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine.search.predictor import DECODING, PROBABILITY, Engine
 from hinet.engine.settings import RULES as ENGINE_RULES
 from hinet.engine.settings import EngineSettings
-from hinet.engine.training.jobs import CHECKPOINT_EVERY
+from hinet.engine.training.checkpoints import CHECKPOINT_EVERY
 from hinet.errors import FileError, HiNetError, did_you_mean, format_value
 from hinet.extras import require
 from hinet.files import check_plain

@@ -24,7 +24,6 @@ from hinet.data.tables import LabelledBlock, RowBlock, RowErrors, RowQuery, Tabl
 from hinet.data.tables.labelled_tables import is_blank
 from hinet.data.tables.writing import LABEL_SEP, CellKind, new_table, output_format
 from hinet.data.text import known_shares
-from hinet.engine import Found
 from hinet.errors import FileError, HiNetError, counted
 from hinet.files.delimited import first_repeated
 from hinet.taxonomy import PATH_MARK, split_path
@@ -227,14 +226,6 @@ def label_text(label: Any, style: TextStyle) -> str:
     steps = tuple(map(str, label))
     joined = style.between.join(steps)
     return joined if split_path(joined, style.mark) == steps else style.written(steps)
-
-
-def concat_traces(parts: Sequence[Found]) -> Found:
-    """Return the traces of blocks of rows as one."""
-    layers = parts[0].traces.layers
-    traces = Traces.joined(layers, [part.traces for part in parts])
-    log_p = np.concatenate([part.log_p for part in parts])
-    return Found(traces, log_p, np.concatenate([part.touched for part in parts]))
 
 
 @dataclass(frozen=True)

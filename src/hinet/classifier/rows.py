@@ -29,7 +29,7 @@ from hinet.data import Traces
 from hinet.data.datasets import holdout_mask
 from hinet.data.matrices import MixedRows, validate_weights
 from hinet.data.text.text_input import as_arrow
-from hinet.engine.training.title_units import TitleColumns
+from hinet.engine.training.rows import TitleColumns
 from hinet.errors import HiNetError, counted
 from hinet.progress import Progress
 from hinet.ragged import group_by, offsets_of

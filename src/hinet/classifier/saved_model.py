@@ -59,9 +59,8 @@ from hinet.data import Traces
 from hinet.data.tables import Columns, RowBlock
 from hinet.data.tables.labelled_tables import input_table
 from hinet.encoders.meaning import EncoderPlace, TunedInput
-from hinet.engine.fused_search import Search
 from hinet.engine.model.fused import Trust
-from hinet.engine.search.predictor import Predictor
+from hinet.engine.search.predictor import Predictor, Search
 from hinet.errors import FileError, HiNetError, LabelError
 from hinet.evaluation.risk import Calibration, RiskBound
 from hinet.files import decode_text, map_arrays, write_arrays

@@ -45,7 +45,7 @@ from hinet.engine.compiling import compile_for_training
 from hinet.engine.search.predictor import Engine, Predictor
 from hinet.engine.settings import FEW_ROWS, RowShape, VectorKind, settings_for
 from hinet.engine.training.neighbours import TextVectors
-from hinet.engine.training.title_units import TitleColumns
+from hinet.engine.training.rows import TitleColumns
 from hinet.errors import HiNetError, counted
 from hinet.extras import is_installed, require
 from hinet.metrics import hierarchical_f1, set_report

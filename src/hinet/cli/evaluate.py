@@ -141,7 +141,7 @@ class _Results:
         """Return the evaluation of the most probable labels; raise HiNetError if there is nothing to evaluate."""
         import numpy as np
 
-        from hinet.classifier.prediction_table import concat_traces
+        from hinet.engine import Found
         from hinet.evaluation.evaluation import Evaluation
 
         if not self.labels:
@@ -149,7 +149,7 @@ class _Results:
         if not self.knows_labels:
             raise HiNetError("the model knows none of the labels or their ancestors; are --text and --label right?")
         taxonomy = self.loaded.fitted.codec.taxonomy_with(self.labels)
-        return Evaluation(taxonomy, self.labels, concat_traces(self.found), np.concatenate(self.right))
+        return Evaluation(taxonomy, self.labels, Found.joined(self.found), np.concatenate(self.right))
 
     def set_evaluation(self, taxonomy: Taxonomy) -> SetEvaluation | None:
         """Return the evaluation of sets, if rows have several labels; a single-label model predicts the best one."""

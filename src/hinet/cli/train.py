@@ -68,7 +68,7 @@ def train(
     """
     from hinet.cli.training_rows import RowFiles
     from hinet.engine.compiling import compile_for_training
-    from hinet.engine.training.jobs import remove_checkpoints
+    from hinet.engine.training.checkpoints import remove_checkpoints
 
     model, reads = Path(out), [*(data or []), *validation.files, taxonomy, settings]
     checkpoints = _check_outputs(model, plot, reads, rows, training.resume, run)
@@ -183,7 +183,7 @@ def _check_outputs(
     Messages say if an updated model is replaced, and if there is no run to resume.
     """
     from hinet.classifier.model_folder import check_target
-    from hinet.engine.training.jobs import check_folder
+    from hinet.engine.training.checkpoints import check_folder
 
     check_target(model)
     folder = model if model.name.strip(".") else Path(os.path.abspath(model))  # noqa: PTH100 such as . and ..

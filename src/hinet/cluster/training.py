@@ -23,9 +23,10 @@ from hinet.choices import SplitBy
 from hinet.classifier.estimator import HiNetClassifier, fit_by, training_of
 from hinet.classifier.parameters import engine_for
 from hinet.cluster.session import Cluster, connected
+from hinet.engine.training.checkpoints import EXCHANGES, Assignment, Checkpoints, SharedRows
 from hinet.engine.training.fit import Trainer
-from hinet.engine.training.jobs import EXCHANGES, Assignment, Checkpoints, Job
 from hinet.engine.training.plan import PlanInput
+from hinet.engine.training.rows import Job
 from hinet.errors import HiNetError
 from hinet.extras import require
 from hinet.memory import GB
@@ -158,16 +159,15 @@ def _work(config: dict[str, Any]) -> None:
             [job.work() for job in jobs], [bool(job.averaged()) for job in jobs], group.size, task.split
         )
         kept = replace(task.checkpoints, keep_last=True)
-        seen = plan.valid_accuracy if task.watch else None
 
         def train(jobs: list[Job], checkpoints: Checkpoints) -> None:
             rows = plan.context.data.rows.row_count
-            Trainer(jobs, rows, data.settings, reporter, checkpoints, plan.valid_cost, seen).run()
+            Trainer(plan, jobs, rows, reporter, checkpoints, task.watch).run()
 
         if group.rank == 0:
             reporter.plan(sum(job.epochs for job in jobs), plan.context.data.rows.row_count, len(assignment.shared))
         for number in assignment.shared:
-            jobs[number].share(group, EXCHANGES)
+            jobs[number].shared = SharedRows(group, jobs[number].averaged())
             train([jobs[number]], replace(kept, read_only=group.rank > 0))
             if group.rank == 0:
                 shared = jobs[number].shared

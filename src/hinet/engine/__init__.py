@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from hinet.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hinet.engine.fused_search import Search as Search
     from hinet.engine.model.experts import DeepExpert as DeepExpert
     from hinet.engine.model.experts import Experts as Experts
     from hinet.engine.model.experts import Mix as Mix
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from hinet.engine.search.predictor import Found as Found
     from hinet.engine.search.predictor import FoundLabels as FoundLabels
     from hinet.engine.search.predictor import FoundNodes as FoundNodes
+    from hinet.engine.search.predictor import Search as Search
     from hinet.engine.settings import EngineSettings as EngineSettings
     from hinet.engine.training.fit import fit as fit
     from hinet.engine.training.rows import ValidationRows as ValidationRows
@@ -25,11 +25,10 @@ else:  # a trained model predicts without the training package
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "fused_search": "Search",
             "model.experts": "DeepExpert Experts Mix WideExpert",
             "model.fused": "FusedModel",
             "model.groups": "Groups Targets",
-            "search.predictor": "Found FoundLabels FoundNodes",
+            "search.predictor": "Found FoundLabels FoundNodes Search",
             "settings": "EngineSettings",
             "training.rows": "ValidationRows",
             "training.fit": "fit",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread
 from typing import Any, TypeAlias
@@ -28,14 +29,14 @@ from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.encoders.token_vectors import TokenVectors
-from hinet.engine.fused_search import Search
-from hinet.engine.model.column_kernels import column_digests, merge_columns
 from hinet.engine.model.experts import EXPERTS
 from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.groups import Targets
-from hinet.engine.restricted_search import RestrictedSearch
+from hinet.engine.model.kernels import column_digests, merge_columns
+from hinet.engine.search.best_first import best_traces
+from hinet.engine.search.predictor import Search
+from hinet.engine.search.restricted import RestrictedSearch
 from hinet.engine.search.scoring_kernels import expert_logits
-from hinet.engine.search.search_kernels import best_traces
 from hinet.engine.settings import EngineSettings
 from hinet.engine.training.fit import fit
 from hinet.engine.training.relearning import option_targets, taught
@@ -54,6 +55,7 @@ EDGES = [("food", "bread"), ("food", "milk"), ("toys", "car"), ("toys", "train")
 SECOND_PARENT = [("food", "train"), ("car", "wheel"), ("train", "wheel")]
 LABELS = ("bread", "milk", "food", "car", "train", "milk")
 SMALL = EngineSettings(members=1, width=2, flat_width=2, deep_epochs=1, wide_epochs=1, threads=1)
+WITH_LABELS = replace(SMALL, flat=True, margin=True)  # also trains the experts on labels
 
 
 def kernel_size(kernel: Kernel) -> int:
@@ -64,7 +66,7 @@ def kernel_size(kernel: Kernel) -> int:
 def training_kernels() -> list[Kernel]:
     """Return the kernels that training on a tree needs, the largest first."""
     shared = [best_traces, expert_logits, mixed_cost, column_digests, merge_columns]
-    own = [kernel for record in EXPERTS for kernel in record.load_training().kernels]
+    own = [kernel for record in EXPERTS for kernel in resolve_name(record.training).kernels]
     return sorted([*shared, *own], key=kernel_size, reverse=True)
 
 
@@ -208,18 +210,15 @@ def _train_and_search(edges: list[tuple[str, str]], rows: Any) -> None:
     wide = sp.csr_array((rows.data, rows.indices.astype(np.int64), rows.indptr.astype(np.int64)), shape=rows.shape)
     model = fit(rows, traces, SMALL, valid=ValidationRows(wide, traces), watch=True)
     if layers.taxonomy.is_tree:
-        fit(rows, traces, replace(SMALL, flat=True, margin=True))
+        fit(rows, traces, WITH_LABELS)
         matrix = SparseMatrix.of(rows)  # fit checks for redundant features only with many rows
         with_merged(matrix, ColumnDigests.of(matrix, rows.shape[1]).merged(), rows.shape[1])
         _relearn(model, rows)
-    search = Search(model, threads=1)
-    search.traces(rows, 2, least=0.01)
+    search = _searched(model, rows, traces)
     search.labels(rows)
     search.top_labels(rows, 2)
-    search.label_probabilities(rows)
     search.deepest_confident(rows, 0.5)
     search.expected_f1(rows)
-    search.logits_along(rows, Targets.of(traces))
     food = np.isin(model.layers.taxonomy.ids, ["food", "bread"])
     RestrictedSearch.of(search, food).traces(rows, 2)
 
@@ -227,11 +226,15 @@ def _train_and_search(edges: list[tuple[str, str]], rows: Any) -> None:
 def _train_and_search_sets(rows: Any) -> None:
     layers = Layers.of(Taxonomy.from_edges(EDGES + SECOND_PARENT), multilabel=True)
     traces = Traces.encode_sets(layers, [{label, "car"} for label in LABELS])
-    settings = replace(SMALL, flat=True, margin=True)
-    search = Search(fit(rows, traces, settings, valid=ValidationRows(rows, traces), watch=True), threads=1)
+    _searched(fit(rows, traces, WITH_LABELS, valid=ValidationRows(rows, traces), watch=True), rows, traces)
+
+
+def _searched(model: FusedModel, rows: Any, traces: Traces) -> Search:
+    search = Search(model, threads=1)
     search.traces(rows, 2, least=0.01)
     search.label_probabilities(rows)
     search.logits_along(rows, Targets.of(traces))
+    return search
 
 
 def _relearn(model: FusedModel, rows: Any) -> None:

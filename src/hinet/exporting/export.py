@@ -119,7 +119,8 @@ class FusedSource(Source):
         """Add the log probability of every option, (b, options)."""
         model, rows = self.part, scoring.sparse_input(graph)
         if model.merged is not None:
-            rows = scoring.merged(graph, rows, model.merged)
+            numbers = graph.add("Gather", graph.constant(model.merged), rows.feature)
+            rows = rows._replace(feature=numbers)  # features with the same number add up
         deep, flat, logits = model.experts.deep, model.experts.flat, ""
         if model.mix.deep:
             weight = np.float32(model.mix.deep)

@@ -152,11 +152,6 @@ def bag(graph: GraphInMaking, rows: PaddedRows, expert: DeepExpert) -> str:
     )
 
 
-def merged(graph: GraphInMaking, rows: PaddedRows, numbers: NDArray[np.int32]) -> PaddedRows:
-    """Return rows with renumbered features; features with the same number add up."""
-    return rows._replace(feature=graph.add("Gather", graph.constant(numbers), rows.feature))
-
-
 def linear(graph: GraphInMaking, hidden: str, weight: Floats, bias: Floats) -> str:
     """Return outputs that read the feature layer, (outputs, b)."""
     return graph.add("Gemm", graph.constant(weight), hidden, graph.constant(bias[:, None]), transB=1)

@@ -21,16 +21,8 @@ from torch import nn
 from hinet.data import Traces
 from hinet.encoders.text_encoder import TextEncoder, TokenRows
 from hinet.encoders.torch_runtime import default_device, torch_threads
-from hinet.engine.training.jobs import (
-    CHECKPOINT_EVERY,
-    Arrays,
-    Best,
-    Checkpoints,
-    Done,
-    Job,
-    check_finite,
-    fingerprint_of,
-)
+from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Best, Checkpoints, Done, fingerprint_of
+from hinet.engine.training.rows import Arrays, Job, check_finite
 from hinet.errors import FileError, HiNetError
 from hinet.memory import GB, require_memory
 from hinet.metrics import accuracy

@@ -24,7 +24,7 @@ from hinet.encoders.torch_runtime import torch_threads
 from hinet.engine import EngineSettings, Found, FoundLabels, FoundNodes, Groups, Targets
 from hinet.engine.model.transfer import NEW_OPTION_BIAS, OutputTransfer
 from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, K, Predictor, RowParts
-from hinet.engine.training.relearning import OutputRows, ScoredRows, relearned
+from hinet.engine.training.relearning import OutputRows, relearned
 from hinet.errors import HiNetError
 from hinet.files import check_plain
 from hinet.files.schema import FINITE, LARGEST, Schema, check_arrays, floats
@@ -239,9 +239,9 @@ class NetworkPredictor(Predictor):
         outputs, hidden = _outputs(network), feature_layer(network, rows)
         first = Groups.of(self.layers).first_row
 
-        def score(group: int, chosen: NDArray[np.int64]) -> ScoredRows:
+        def score(group: int, chosen: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
             part = slice(first[group], first[group + 1])
-            return ScoredRows(hidden[chosen] @ outputs.weight[part].T + outputs.bias[part], hidden[chosen])
+            return hidden[chosen] @ outputs.weight[part].T + outputs.bias[part], hidden[chosen]
 
         _set_outputs(network, relearned(outputs, learns, targets, self.layers, score, 1.0))
         return replace(self, model=network)
@@ -354,9 +354,8 @@ class NetworkPredictor(Predictor):
             probabilities = batch.label if scores is batch.label else batch.node
             nodes.append(best.cpu().numpy())
             probability.append(probabilities.gather(0, best[None])[0].cpu().numpy().astype(np.float64))
-        touched = np.full(rows.shape[0], len(self.model.layers.option_neuron), np.int64)
         found = np.concatenate([np.zeros(0, np.int64), *nodes])
-        return FoundNodes(found, np.concatenate([np.zeros(0), *probability]), touched)
+        return FoundNodes(found, np.concatenate([np.zeros(0), *probability]))
 
     @cached_property
     def _ancestors(self) -> Tensor:

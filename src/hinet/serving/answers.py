@@ -26,7 +26,7 @@ from hinet.data.text.characters import word_pattern
 from hinet.data.text.text_input import align
 from hinet.engine import Found
 from hinet.engine.model.groups import Targets
-from hinet.engine.search.odds_scaling import odds_shift
+from hinet.engine.search.corrections import odds_shift
 from hinet.errors import HiNetError, quoted
 from hinet.ragged import gather, offsets_of
 from hinet.serving.nodes import Nodes

@@ -27,7 +27,7 @@ from hinet.classifier.model_folder import MANIFEST, OURS, read_evaluation, read_
 from hinet.classifier.saved_model import LoadedModel, load_model, meaning_entry
 from hinet.compiled import compile_from_now_on
 from hinet.engine import Found
-from hinet.engine.fused_search import Search
+from hinet.engine.search.predictor import Search
 from hinet.errors import HiNetError, quoted
 from hinet.serving.answers import Answerer, Question
 from hinet.serving.corrections import Correction, corrected

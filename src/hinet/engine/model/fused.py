@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.model.column_kernels import merge_columns
 from hinet.engine.model.experts import EXPERTS, NEIGHBOURS, SCORES_LABELS, Experts, Memory, Mix
 from hinet.engine.model.experts.deep import with_ignored_feature
 from hinet.engine.model.experts.neighbours import NEIGHBOUR_RECORD, with_nearest
 from hinet.engine.model.experts.record import Parts, RowFeatures
 from hinet.engine.model.groups import Groups, LabelSpans
+from hinet.engine.model.kernels import merge_columns
 from hinet.engine.model.transfer import Transfer
 from hinet.errors import HiNetError
 from hinet.files import narrowest
@@ -82,7 +82,7 @@ class FusedModel:
     layers: Layers
     experts: Experts
     history: tuple[EpochRecord, ...] = field(default=(), repr=False)
-    odds_scale: float = 1.0  # see hinet.engine.search.odds_scaling
+    odds_scale: float = 1.0  # see hinet.engine.search.corrections
     odds_offset: float = 0.0  # only with several labels per row
     trust: Trust | None = None  # only in trees; saved by the classifier
     merged: NDArray[np.int32] | None = None  # (f,) the expert feature of each row feature

@@ -21,6 +21,7 @@ from hinet.ragged import Ints, freeze, gather, group_by, offsets_of, positions
 from hinet.taxonomy import STOP, Layers
 
 Ints64 = NDArray[np.int64]
+MAX_EXACT = 1 << 53  # whole numbers up to this are exact floats
 END = -1  # next step of a choice that stops at the label
 
 
@@ -73,11 +74,6 @@ class LabelPaths(NamedTuple):
     option: NDArray[np.int64]  # ascending within a label
 
     @classmethod
-    def none(cls) -> LabelPaths:
-        """Return the paths of no labels."""
-        return cls(np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64))
-
-    @classmethod
     def of(cls, layers: Layers, spans: LabelSpans) -> LabelPaths:
         """Return the paths of all labels."""
         has_one_path = layers.taxonomy.is_tree or layers.multilabel
@@ -108,13 +104,14 @@ class LabelSpans(NamedTuple):
     other_offsets: NDArray[np.int64]  # (neurons + 1,)
     other: NDArray[np.int64]  # labels below each neuron's node outside its span
     overlaps: NDArray[np.bool_]  # (neurons,) whether a label is below two options of the group
-    paths: LabelPaths = LabelPaths.none()
+    paths: LabelPaths = LabelPaths(np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64))
 
     @classmethod
     def of(cls, layers: Layers) -> LabelSpans:
         """Return the spans of the labels of a tree; no spans for a DAG."""
         if not layers.is_tree:
-            return cls.none(layers)
+            nothing, no_labels = np.zeros(len(layers.option_neuron), np.int64), np.zeros(0, np.int64)
+            return cls(no_labels, nothing, nothing, *_labels_elsewhere(layers, no_labels, nothing, nothing))
         below = np.zeros(len(layers.node), np.int64)  # labels at or below each neuron
         below[layers.ends] = 1
         parent = np.append(0, layers.parent_lists[0])  # one parent per neuron in a tree
@@ -139,13 +136,6 @@ class LabelSpans(NamedTuple):
         neuron = np.empty(len(stops), np.int64)
         neuron[first[stops]] = layers.option_parent[stops]
         return cls(neuron, first, first + size, *_labels_elsewhere(layers, neuron, first, first + size))
-
-    @classmethod
-    def none(cls, layers: Layers) -> LabelSpans:
-        """Return empty spans."""
-        nothing, no_labels = np.zeros(len(layers.option_neuron), np.int64), np.zeros(0, np.int64)
-        neurons = len(layers.node)
-        return cls(no_labels, nothing, nothing, np.zeros(neurons + 1, np.int64), no_labels, np.zeros(neurons, bool))
 
     def with_paths(self, layers: Layers) -> LabelSpans:
         """Return the same with the paths of all labels."""
@@ -203,7 +193,7 @@ def _labels_elsewhere(
     """Return the labels below the node of each neuron outside its span, and which groups overlap."""
     neurons = len(layers.node)
     overlaps = np.zeros(neurons, bool)
-    if layers.taxonomy.is_tree:
+    if layers.taxonomy.is_tree or not len(neuron):
         return np.zeros(neurons + 1, np.int64), np.zeros(0, np.int64), overlaps
     neuron_of, option_to = _neurons_of_nodes(layers), _options_to(layers)
     label = np.flatnonzero(neuron != 0)
@@ -236,6 +226,17 @@ class TargetArrays(NamedTuple):
     def end_neurons(self) -> NDArray[np.int64]:
         """Return the deepest neuron that each target ends at."""
         return self.step_group[self.step_offsets[1:] - 1]
+
+    def max_sizes(self, groups: Groups) -> tuple[int, int, int]:
+        """Return the maximum numbers of groups, options and steps of a row."""
+
+        def most(size_of_step: Ints64) -> int:
+            of_target = np.diff(offsets_of(size_of_step)[self.step_offsets])
+            of_row = np.diff(offsets_of(of_target[self.entry_target])[self.row_offsets])
+            return int(of_row.max(initial=1))
+
+        steps = most(np.ones(len(self.step_group), np.int64))
+        return steps, most(np.diff(groups.option_offsets)[self.step_group]), steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +283,7 @@ class Targets:
         entries = order[first]
         given = np.diff(np.append(np.flatnonzero(first), len(order)))
         row_offsets = offsets_of(np.bincount(row[entries], minlength=len(traces)))
-        whole = given == _paths_of(layers, ends[entries])
+        whole = given == paths_of(layers, ends[entries])
         partial = np.flatnonzero(~whole & (given > 1))
         if len(partial):
             entry = entries[partial[0]]
@@ -429,12 +430,13 @@ class Targets:
         return np.repeat(start, np.diff(arrays.choice_offsets)) + arrays.choice_option
 
 
-def _paths_of(layers: Layers, nodes: Ints) -> NDArray[np.float64]:
+def paths_of(layers: Layers, nodes: Ints) -> NDArray[np.float64]:
     """Return the number of paths of each label."""
     flat, offsets = layers.neurons_of
     neurons, counts = gather(flat, offsets, nodes)
     owner = np.repeat(np.arange(len(nodes)), counts)
-    paths = np.where(layers.ends[neurons], layers.path_counts[neurons], 0).astype(np.float64)
+    counts_of_neurons = np.minimum(layers.path_counts[neurons], MAX_EXACT)  # there may be more than a float can hold
+    paths = np.where(layers.ends[neurons], counts_of_neurons, 0).astype(np.float64)
     return np.bincount(owner, paths, len(nodes)).astype(np.float64)
 
 

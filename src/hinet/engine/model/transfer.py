@@ -44,7 +44,8 @@ class OutputTransfer:
         child = new.option_neuron[options]
         stops = child == STOP
         rows = np.full(len(options), NONE, np.int64)
-        rows[stops] = _stop_rows(old, old_row, parent[stops])
+        kept = stops & (parent >= 0) & old.ends[np.maximum(parent, 0)]  # the old neuron is a label as well
+        rows[kept] = old_row[old.option_offsets[parent[kept] + 1] - 1]
         rows[~stops] = _child_rows(old, old_row, parent[~stops], neuron_from[child[~stops]])
         return cls(rows, groups)
 
@@ -125,14 +126,6 @@ def _neurons_from(old: Layers, new: Layers, came_from: Ints) -> Ints:
     old_neuron[known[same]] = order[index[same]]
     old_neuron[0] = 0
     return old_neuron
-
-
-def _stop_rows(old: Layers, old_row: Ints, parent: Ints) -> Ints:
-    """Return the old rows of stopping at old neurons, or NONE."""
-    known = (parent >= 0) & old.ends[np.maximum(parent, 0)]
-    stop_row = np.full(len(parent), NONE, np.int64)
-    stop_row[known] = old_row[old.option_offsets[parent[known] + 1] - 1]
-    return stop_row
 
 
 def _child_rows(old: Layers, old_row: Ints, parent: Ints, target: Ints) -> Ints:

@@ -3,7 +3,7 @@
 Neurons below a floor are skipped and their groups are not scored; the skipped mass bounds the error of every sum. A
 best node or label is thus exact: if the skipped mass could change it, the row is propagated again with a lower floor.
 
-With sets of labels, probabilities are those of :mod:`hinet.engine.search.search_kernels` (:func:`all_nodes`).
+With sets of labels, probabilities are those of :mod:`hinet.engine.search.best_first` (:func:`all_nodes`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined, kernel
-from hinet.engine.model.log_kernels import log_options, log_softmax
+from hinet.engine.model.kernels import log_options, log_softmax
+from hinet.engine.search.best_first import heap_pop, heap_push
 from hinet.engine.search.scoring_kernels import allocate_reading, largest_group, read_row, score_group, steps_of_rows
-from hinet.engine.search.search_kernels import heap_pop, heap_push
 
 STOP = -1
 LOWER = 100.0  # how many times lower the next floor is
@@ -35,7 +35,7 @@ class Marginals(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """Corrections of the probabilities of rows, see :mod:`hinet.engine.search.odds_scaling`."""
+    """Corrections of the probabilities of rows, see :mod:`hinet.engine.search.corrections`."""
 
     node: Any  # (n,) the end of the best trace, -1 for none but the root
     shift: Any  # (n,) share of all other traces that is added to it
@@ -161,7 +161,7 @@ def _steps_of_nodes(rows, groups, experts, *_):
 
 @kernel(steps=_steps_of_nodes)
 def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, depth, correction, cut, surest, is_tree):
-    """Return one node per row chosen by corrected node probabilities, its probability, and the outputs scored.
+    """Return one node per row chosen by corrected node probabilities, and its probability.
 
     With ``surest``, it is the deepest node with a probability of at least ``cut``, otherwise the node with the largest
     sum of probability minus ``cut`` over itself and its ancestors. ``ancestors`` of a node include itself, not the
@@ -175,13 +175,11 @@ def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, dept
     node_mass = np.zeros(len(depth))
     chosen = np.empty(count, np.int64)
     probability = np.empty(count, np.float64)
-    touched = np.zeros(count, np.int64)
     for row in range(count):
-        touched[row] += read_row(rows, row, experts, reading, 0)
+        read_row(rows, row, experts, reading, 0)
         floor, shift, trust = correction.floor[row], correction.shift[row], correction.trust[row]
         while True:
-            reached, skipped, outputs = propagate(rows, row, groups, experts, reading, floor, marginals)
-            touched[row] += outputs
+            reached, skipped, _ = propagate(rows, row, groups, experts, reading, floor, marginals)
             for index in range(1, reached):
                 neuron = marginals.reached[index]
                 node = node_of[neuron]
@@ -211,7 +209,7 @@ def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, dept
         probability[row] = node_mass[best] if best >= 0 else 1.0
         clear_nodes(marginals, reached, node_of, node_mass)
         clear_marginals(marginals, reached)
-    return chosen, probability, touched
+    return chosen, probability
 
 
 @inlined
@@ -297,7 +295,7 @@ def likely_labels(rows, groups, experts, node_of, k, floor, max_labels, height):
 
     With ``k = 0``, all labels of at least ``floor`` in any order, without mass that was skipped.
 
-    Returns the number of labels of each row, lists of at most ``max_labels`` labels per row, and the outputs scored.
+    Returns the number of labels of each row, lists with room for ``max_labels`` labels per row, and the outputs scored.
     """
     count = len(rows.indptr) - 1
     reading, marginals = allocate_reading(1, experts), allocate_marginals(groups)
@@ -338,16 +336,7 @@ def likely_labels(rows, groups, experts, node_of, k, floor, max_labels, height):
                 labels[row] += 1
         clear_labels(summed, sums)
         clear_marginals(marginals, reached)
-    return (
-        labels,
-        lists.node[:used].copy(),
-        lists.probability[:used].copy(),
-        lists.trace[:used].copy(),
-        lists.length[:used].copy(),
-        lists.neuron[:used].copy(),
-        lists.along[:used].copy(),
-        touched,
-    )
+    return labels, lists, touched
 
 
 @inlined

@@ -13,11 +13,10 @@ import numpy as np
 from hinet.compiled import inlined, kernel
 from hinet.engine.model.experts import DEEP, FLAT, MARGIN, NEIGHBOURS, PROTOTYPES, WIDE
 from hinet.engine.model.experts.deep import logit_of, read_hidden, read_inner
-from hinet.engine.model.experts.flat import add_chances, read_flat
-from hinet.engine.model.experts.label_weights import read_labels
+from hinet.engine.model.experts.labels import add_chances, read_flat, read_labels
 from hinet.engine.model.experts.neighbours import add_nearest
 from hinet.engine.model.experts.wide import add_listed, add_wide
-from hinet.engine.model.log_kernels import pooled
+from hinet.engine.model.kernels import pooled
 
 GROUPS_PER_ROW, USUAL_OPTIONS = 4, 10  # groups that a search for one trace scores, and options of most of them
 

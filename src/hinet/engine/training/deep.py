@@ -1,30 +1,47 @@
-"""Training of the deep and the flat expert by row-wise Adagrad."""
+"""Training of the deep and the flat expert by row-wise Adagrad.
+
+Titles of labels are hidden units that compare the vector of a text with those of titles. A text with only unknown words
+is then still closer to some options than to others. These units are linear and read dense columns only. They are a
+member of the deep expert that is not trained, except when a model is trained further.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import ClassVar, NamedTuple, Self, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
-from hinet.data.matrices import SparseMatrix
+from hinet.data.matrices import SparseMatrix, unit_rows
 from hinet.engine.model.experts import DeepExpert, Floats
-from hinet.engine.model.groups import LabelSpans, Targets
+from hinet.engine.model.groups import Groups, LabelSpans, Targets
 from hinet.engine.model.transfer import INACTIVE_BIAS, NEW_OPTION_BIAS
 from hinet.engine.settings import SET_DEEP_WIDTH, Dropout, EngineSettings, MemoryPlan, plan_memory
+from hinet.engine.training.checkpoints import Averaged
 from hinet.engine.training.deep_kernels import train_deep, train_flat
-from hinet.engine.training.jobs import Arrays, Averaged, ExpertTraining, Job, RowChunk
-from hinet.engine.training.rows import SMOOTHING, TrainingContext, TrainingRows, TrainingSet, read_directly
-from hinet.engine.training.title_units import MAX_UNITS, title_units
+from hinet.engine.training.rows import (
+    SMOOTHING,
+    Arrays,
+    ExpertTraining,
+    Job,
+    RowChunk,
+    TitleColumns,
+    TrainingRows,
+    TrainingSet,
+    read_directly,
+)
 from hinet.ragged import offsets_of, positions
-from hinet.taxonomy import STOP
+from hinet.taxonomy import STOP, Layers
 
 MASK_LENGTH = 1 << 16  # dropout factors per epoch
 ROW_FACTORS = 4_093  # row factors per epoch; a prime, so that they are independent of other factors
 PLAIN_SHARE = 1 / 3  # weight of the member that ignores dense columns
+COSINE_WEIGHT = 5.0  # logit of a cosine of 1 with titles; see docs/log.md
+MAX_UNITS = 64  # units of titles
 FAINT_ROWS = 0.1  # share of rows whose sparse features are scaled down, like those of texts with unknown words
 
 
@@ -72,10 +89,10 @@ class LabelTargets(NamedTuple):
     several: bool  # whether rows have sets of labels
     known: NDArray[np.bool_]  # (labels,) whether the label is trained; in sets, those of training rows
     adjustment: Floats  # (labels,) logit adjustment of training
-    upper: np.float32
-    upper_offsets: NDArray[np.int64]
-    upper_first: NDArray[np.int64]
-    upper_last: NDArray[np.int64]
+    upper: np.float32 = np.float32(0)
+    upper_offsets: NDArray[np.int64] = np.zeros(0, np.int64)
+    upper_first: NDArray[np.int64] = np.zeros(0, np.int64)
+    upper_last: NDArray[np.int64] = np.zeros(0, np.int64)
 
     @classmethod
     def of(
@@ -106,19 +123,8 @@ class LabelTargets(NamedTuple):
         group = np.repeat(arrays.step_group[step], choices)
         stops = layers.option_neuron[layers.option_offsets[group] + arrays.choice_option[choice]] == STOP
         labels = np.bincount(np.repeat(row, choices)[stops], minlength=len(targets))  # (n,) number of labels
-        nothing = np.zeros(0, np.int64)
-        return cls(
-            offsets_of(labels),
-            spans.labels_at(group[stops]),
-            np.repeat(arrays.entry_share, labels),
-            True,
-            counts > 0,
-            np.zeros(len(counts), np.float32),
-            np.float32(0),
-            np.zeros(len(counts) + 1, np.int64),
-            nothing,
-            nothing,
-        )
+        shares, unadjusted = np.repeat(arrays.entry_share, labels), np.zeros(len(counts), np.float32)
+        return cls(offsets_of(labels), spans.labels_at(group[stops]), shares, True, counts > 0, unadjusted)
 
 
 class DeepJob(Job):
@@ -221,14 +227,6 @@ class DeepTraining(ExpertTraining):
     name: ClassVar[str] = "deep"
     first_seed: ClassVar[int] = 0
 
-    def __init__(self, context: TrainingContext) -> None:
-        self.context = context
-
-    @classmethod
-    def of(cls, context: TrainingContext) -> Self | None:
-        """Return the training; the deep expert is always trained."""
-        return cls(context)
-
     @cached_property
     def width(self) -> int:
         """Hidden units per member."""
@@ -326,11 +324,6 @@ class FlatTraining(DeepTraining):
     name = "flat"
     first_seed = 1 << 10  # apart from the seeds of deep experts
 
-    @classmethod
-    def of(cls, context: TrainingContext) -> Self | None:
-        """Return the training, or None without a flat expert."""
-        return cls(context) if context.has_flat else None
-
     @cached_property
     def width(self) -> int:
         """Hidden units per member."""
@@ -388,3 +381,56 @@ def _activated(flat: DeepExpert, labels: NDArray[np.int64]) -> DeepExpert:
         flat.weight[activated] = flat.weight[~inactive].mean(0)
         flat.bias[activated] = flat.bias[~inactive].mean() + NEW_OPTION_BIAS
     return flat
+
+
+def title_units(titles: TitleColumns, layers: Layers, features: int, usual_length: float) -> DeepExpert | None:
+    """Return an untrained member of the deep expert, or None if titles do not distinguish options.
+
+    The logit of an option is a multiple of the cosine between a row of the usual length and the titles below the
+    option, minus the mean of its group, in the directions in which options differ most. Dense columns are the last
+    features.
+    """
+    if not usual_length > 0 or not titles.memory(layers):
+        return None
+    groups = Groups.of(layers)
+    with threadpool_limits(1):  # another order of sums would change the model
+        vectors = _centred_in_groups(_option_vectors(titles, layers, groups), groups)
+        spread, directions = np.linalg.eigh((vectors.T @ vectors).astype(np.float64))
+        kept = directions[:, ::-1][:, :MAX_UNITS][:, spread[::-1][:MAX_UNITS] > 1e-6].astype(np.float32)  # (d, units)
+        weight = np.float32(COSINE_WEIGHT / usual_length) * (vectors @ kept)
+    units = kept.shape[1]
+    if not units:
+        return None
+    embedding = np.zeros((features, units), np.float32)
+    embedding[features - len(kept) :] = kept
+    outputs = np.zeros(len(weight), np.float32)
+    return DeepExpert.of(embedding, np.zeros(units, np.float32), weight, outputs, np.ones(units, np.float32))
+
+
+def _option_vectors(titles: TitleColumns, layers: Layers, groups: Groups) -> Floats:
+    """Return the mean direction of the titles of all labels below each option with siblings."""
+    of_node = np.zeros((len(layers.taxonomy), titles.columns.shape[1]), np.float32)
+    np.add.at(of_node, titles.nodes, unit_rows(titles.columns))
+    below = unit_rows(of_node)[layers.node] * layers.ends[:, None]  # (neurons, d) at first only of each label
+    child = groups.option_neuron[groups.row_options()]
+    vectors = np.empty((len(child), below.shape[1]), np.float32)
+    stops = child == STOP
+    vectors[stops] = below[groups.row_groups()[stops]]
+    for above in range(layers.height - 1, -1, -1):
+        start, end = layers.option_offsets[layers.layer_offsets[above : above + 2]].tolist()
+        target = layers.option_neuron[start:end]
+        real = target != STOP
+        np.add.at(below, layers.option_parent[start:end][real], below[target[real]])
+    vectors[~stops] = below[child[~stops]]
+    return unit_rows(vectors)
+
+
+def _centred_in_groups(vectors: Floats, groups: Groups) -> Floats:
+    """Return the difference of each option from the mean of its group, zero for options without titles."""
+    titled = np.asarray(vectors.any(1))
+    starts = np.unique(groups.first_row[:-1][np.diff(groups.first_row) > 0])
+    sizes = np.diff(np.append(starts, len(vectors)))
+    means = np.add.reduceat(vectors, starts, axis=0)  # options without titles are zero
+    means /= np.maximum(np.add.reduceat(titled, starts, dtype=np.int64), 1)[:, None]
+    centred: Floats = (vectors - np.repeat(means, sizes, axis=0)) * titled[:, None]
+    return centred

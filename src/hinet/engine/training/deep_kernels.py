@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined, kernel
-from hinet.engine.model.column_kernels import random_offset
 from hinet.engine.model.experts.deep import logit_of
+from hinet.engine.model.kernels import random_offset
 from hinet.engine.training.target_kernels import allocate_scratch, grads_of_row, list_groups, rate_at
 
 F4 = np.float32

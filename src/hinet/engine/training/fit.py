@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,12 +19,11 @@ from hinet.data.matrices import seen_features, without_unseen
 from hinet.data.spill import Spill
 from hinet.engine.model.fused import FusedModel
 from hinet.engine.settings import EngineSettings
-from hinet.engine.training.jobs import CHECKPOINT_EVERY, Best, Checkpoints, Done, Job, check_finite
+from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Best, Checkpoints, Done
 from hinet.engine.training.mixing import Blend
 from hinet.engine.training.neighbours import TextVectors
 from hinet.engine.training.plan import PlanInput, TrainingPlan
-from hinet.engine.training.rows import ValidationRows
-from hinet.engine.training.title_units import TitleColumns
+from hinet.engine.training.rows import Job, TitleColumns, ValidationRows, check_finite
 from hinet.errors import HiNetError
 from hinet.parameters import PATH, instance
 from hinet.progress import EpochRecord, Progress, SilentProgress
@@ -131,9 +129,8 @@ def _train(
         jobs = plan.jobs()
         if runner is not None and checkpoints is not None:
             checkpoints.check(jobs)
-        accuracy = plan.valid_accuracy if watch else None
         rows = plan.context.rows.row_count // plan.context.rows.epochs_per_pass
-        trainer = Trainer(jobs, rows, data.settings, progress, checkpoints, plan.valid_cost, accuracy)
+        trainer = Trainer(plan, jobs, rows, progress, checkpoints, watch)
         trainer.run()
         return trainer.history
 
@@ -150,15 +147,14 @@ def _mix_from_holdout(data: PlanInput, plan: TrainingPlan) -> Blend:
         later = without_unseen(held_rows, seen_features(rows), data.vectors.words)
         if not data.vectors.private:
             held_rows = later
-    part = data._replace(
+    held = data._replace(
         settings=replace(data.settings, flat=plan.context.has_flat, margin=plan.context.has_margin),
         rows=rows,
         traces=data.traces.take(rest),
         sample_weight=None if data.sample_weight is None else data.sample_weight[rest],
         valid=ValidationRows(held_rows, data.traces.take(held_out), later),
-    )
-    held = part.plan()
-    _train(part, held, SilentProgress(), None, 0.0, False, None)
+    ).plan()
+    Trainer(held, held.jobs(), len(rest), SilentProgress()).run()
     return held.blend()
 
 
@@ -171,18 +167,16 @@ class Trainer:
 
     def __init__(
         self,
+        plan: TrainingPlan,
         jobs: list[Job],
         rows: int,
-        settings: EngineSettings,
         progress: Progress,
-        checkpoints: Checkpoints | None,
-        valid_cost: Callable[[Job], float | None],
-        valid_accuracy: Callable[[Job], float | None] | None,
+        checkpoints: Checkpoints | None = None,
+        watch: bool = False,
     ) -> None:
-        self._jobs, self._rows, self._settings, self._progress = jobs, rows, settings, progress
-        self._checkpoints, self._valid_cost, self._valid_accuracy = checkpoints, valid_cost, valid_accuracy
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
+        self._plan, self._jobs, self._rows, self._progress = plan, jobs, rows, progress
+        self._checkpoints, self._watch, self._settings = checkpoints, watch, plan.context.settings
+        self._stop, self._lock = threading.Event(), threading.Lock()
         self.history: list[EpochRecord] = []
 
     def run(self) -> None:
@@ -234,9 +228,9 @@ class Trainer:
         cost = job.run_epoch(epoch, self._advance)
         if not np.isfinite(cost):
             raise HiNetError(f"the cost of {job.name} is no longer finite; scale the features to length 1")
-        if self._settings.patience is not None and (valid := self._valid_cost(job)) is not None:
+        if self._settings.patience is not None and (valid := self._plan.valid_cost(job)) is not None:
             best = _better(best, -valid, epoch, job)
-        score = None if self._valid_accuracy is None else self._valid_accuracy(job)
+        score = self._plan.valid_accuracy(job) if self._watch else None
         seconds, rate = time.perf_counter() - start, 1 - (epoch + 1) / job.epochs
         return EpochRecord(epoch + 1, job.epochs, cost, score, seconds, rate, job.name), best
 

@@ -13,9 +13,8 @@ from hinet.engine.model.experts import DEEP, EXPERTS, MARGIN, NEIGHBOURS, Expert
 from hinet.engine.model.groups import Groups, Targets
 from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.settings import FEW_ROWS
-from hinet.engine.training.jobs import ExpertTraining
-from hinet.engine.training.rows import TrainingContext
-from hinet.engine.training.target_kernels import max_sizes, mixed_cost
+from hinet.engine.training.rows import ExpertTraining, TrainingContext
+from hinet.engine.training.target_kernels import mixed_cost
 from hinet.ragged import evenly_spaced, gather
 
 MAX_ROWS = 4_000  # validation rows used
@@ -106,7 +105,7 @@ class MixCost:
             entry_share=arrays.entry_share[chosen],
         )
         self._targets = Targets(targets.layers, alone).arrays  # read-only as in calibration: one compiled kernel
-        self._groups, self._sizes = groups, max_sizes(self._targets, groups)
+        self._groups, self._sizes = groups, self._targets.max_sizes(groups)
         self._logits = expert_logits(rows, entry_row[chosen], self._targets, groups, experts)
         self._rows = max(len(chosen), 1)
         self.start = experts.mix.astype(np.float64)

@@ -1,24 +1,29 @@
-"""The memory of the neighbours: vectors of training rows, and of the titles, synonyms and definitions of labels."""
+"""Experts that remember rows: neighbours and prototypes.
+
+The memory of the neighbours has vectors of training rows, and of the titles, synonyms and definitions of labels.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from hinet.data.matrices import unit_rows
-from hinet.engine.model.experts import Memory
+from hinet.data.matrices import SparseMatrix, unit_rows
+from hinet.engine.model.experts import LabelWeights, Memory
 from hinet.engine.model.experts.neighbours import FEW_ROWS_GROWTH, GROWTH, MAX_WIDTH, PRIVATE_GROWTH
 from hinet.engine.model.experts.record import Floats
-from hinet.engine.model.groups import LabelPaths
-from hinet.engine.settings import FEW_ROWS, MemoryPlan
-from hinet.engine.training.jobs import ExpertTraining
-from hinet.engine.training.rows import TrainingContext, TrainingRows
-from hinet.engine.training.title_units import TitleColumns
+from hinet.engine.model.groups import LabelPaths, LabelSpans, Targets
+from hinet.engine.settings import FEW_ROWS, MAX_FLAT_LABELS, MemoryPlan
+from hinet.engine.training.rows import ExpertTraining, TitleColumns, TrainingRows
 
 CLUSTERING_STEPS = 4
+TEMPERATURES = (20.0, 40.0)  # lengths of prototypes that are tried
 
 
 class TextVectors(NamedTuple):
@@ -99,18 +104,54 @@ def _central(vectors: Floats, count: int) -> NDArray[np.int64]:
 class NeighbourTraining(ExpertTraining):
     """The training of the neighbours, which only remember."""
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-
-    @classmethod
-    def of(cls, context: TrainingContext) -> Self | None:
-        """Return the training, or None if rows have no vectors."""
-        return cls(context.memory) if context.memory.vector.shape[1] else None
-
     def memory(self) -> MemoryPlan:
         """Return the memory that the vectors take."""
-        return MemoryPlan(0, 0, 0, sum(array.nbytes for array in self._memory))
+        return MemoryPlan(0, 0, 0, sum(array.nbytes for array in self.context.memory))
 
-    def trained(self) -> Any:
+    def trained(self) -> Memory:
         """Return the memory."""
-        return self._memory
+        return self.context.memory
+
+
+class PrototypeTraining(ExpertTraining):
+    """The training of prototypes, the mean rows of labels, which are used if validation rows gain by them."""
+
+    def trained(self) -> LabelWeights:
+        """Return the prototypes of the model that is trained further; otherwise none, as they are candidates."""
+        start = self.context.start
+        return LabelWeights.none(self.context.features) if start is None else start.experts.prototypes
+
+    def candidates(self) -> Mapping[float, Callable[[], LabelWeights]]:
+        """Return prototypes by length if labels are few, as all of them are scored."""
+        context = self.context
+        if not 0 < len(context.spans.neuron) <= MAX_FLAT_LABELS or context.layers.multilabel:
+            return {}
+        make = partial(prototypes, context.data.rows, context.features, context.targets, context.spans)
+        return {temperature: partial(make, temperature) for temperature in TEMPERATURES}
+
+
+def prototypes(
+    rows: SparseMatrix, features: int, targets: Targets, spans: LabelSpans, temperature: float
+) -> LabelWeights:
+    """Return the mean row of each label, scaled to length ``temperature``."""
+    by_target = sum_by_target(rows, features, targets, values=True)
+    label = spans.labels_at(targets.arrays.end_neurons())  # (targets,)
+    members = np.ones(len(label), np.float32), (label, np.arange(len(label)))
+    by_label = (sp.csr_array(members, shape=(len(spans.neuron), len(label))) @ by_target).tocsr()
+    row = np.repeat(np.arange(by_label.shape[0]), np.diff(by_label.indptr))
+    length = np.sqrt(np.bincount(row, by_label.data**2, by_label.shape[0]))
+    scale = temperature / np.maximum(length, 1e-12)
+    by_label.data *= scale[row].astype(np.float32)
+    by_feature = by_label.T.tocsr()
+    by_feature.sort_indices()
+    return LabelWeights(by_feature.indptr.astype(np.int64), by_feature.indices.astype(np.int32), by_feature.data)
+
+
+def sum_by_target(rows: SparseMatrix, features: int, targets: Targets, *, values: bool = False) -> sp.csr_array:
+    """Return the weighted sum of the rows of each target; without ``values``, the number of rows per feature."""
+    arrays = targets.arrays
+    row_of_entry = np.repeat(np.arange(len(targets)), np.diff(arrays.row_offsets))
+    data, share = (rows.data, arrays.entry_share) if values else map(np.ones_like, (rows.data, arrays.entry_share))
+    shape = len(arrays.step_offsets) - 1, len(targets)
+    members = sp.csr_array((share, (arrays.entry_target, row_of_entry)), shape=shape)
+    return (members @ sp.csr_array((data, rows.indices, rows.indptr), shape=(len(targets), features))).tocsr()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,9 +16,9 @@ from hinet.engine.model.experts import EXPERTS, NEIGHBOURS, Experts, Floats, Mem
 from hinet.engine.model.experts.neighbours import with_nearest
 from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.groups import Groups, LabelSpans
-from hinet.engine.search.tracing import find_traces
+from hinet.engine.search.best_first import TraceSearch
 from hinet.engine.settings import FEW_ROWS, LONG_ROW, MIN_ROWS_PER_LABEL, EngineSettings, MemoryPlan, plan_memory
-from hinet.engine.training.jobs import ExpertTraining, Job, fingerprint_of
+from hinet.engine.training.checkpoints import fingerprint_of
 from hinet.engine.training.mixing import (
     FEW_ROWS_NEIGHBOURS,
     FEW_ROWS_SCALE,
@@ -31,7 +32,10 @@ from hinet.engine.training.mixing import (
 from hinet.engine.training.neighbours import TextVectors, memory_of
 from hinet.engine.training.rows import (
     SMOOTHING,
+    ExpertTraining,
+    Job,
     RowSums,
+    TitleColumns,
     TrainingContext,
     TrainingRows,
     TrainingSet,
@@ -40,7 +44,6 @@ from hinet.engine.training.rows import (
     training_rows,
     whitening,
 )
-from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError
 from hinet.memory import GB, total_memory
 from hinet.metrics import accuracy
@@ -89,8 +92,8 @@ class TrainingPlan:
     @classmethod
     def of(cls, context: TrainingContext) -> TrainingPlan:
         """Return the plan for a context."""
-        planned = {record.name: record.load_training().of(context) for record in EXPERTS}
-        trainings = {name: training for name, training in planned.items() if training is not None}
+        planned = [record for record in EXPERTS if context.trains(record.name)]
+        trainings = {record.name: resolve_name(record.training)(context) for record in planned}
         return cls(context, trainings, sum((each.memory() for each in trainings.values()), MemoryPlan(0, 0, 0, 0)))
 
     def fits(self) -> bool:
@@ -159,7 +162,7 @@ class TrainingPlan:
         rows = SparseMatrix.of(monitored.rows).without_last(
             monitored.rows.shape[1], self.context.memory.private_columns
         )
-        best = find_traces(model, model.read(rows), 1, threads=1)
+        best = TraceSearch(model).find(model.read(rows), threads=1)
         return accuracy(monitored.traces, best.traces(model.layers))
 
     def _alone(self, job: Job) -> Experts | None:

@@ -15,7 +15,7 @@ from hinet.data.matrices import SparseMatrix
 from hinet.data.traces import MAX_PATHS_PER_LABEL
 from hinet.engine.model.experts import DEEP
 from hinet.engine.model.fused import FusedModel
-from hinet.engine.model.groups import Groups
+from hinet.engine.model.groups import Groups, paths_of
 from hinet.engine.model.transfer import CERTAIN, OutputTransfer
 from hinet.engine.search.scoring_kernels import group_logits
 from hinet.ragged import Bools, offsets_of
@@ -37,14 +37,9 @@ class OutputRows(NamedTuple):
     bias: NDArray[np.float32]  # (rows,)
 
 
-class ScoredRows(NamedTuple):
-    """Logits of the options of a group, and the hidden units that the output rows read."""
-
-    logits: NDArray[np.floating]  # (n, options)
-    hidden: NDArray[np.floating]  # (n, k)
-
-
-Scorer: TypeAlias = Callable[[int, Ints], ScoredRows]  # takes a group and the chosen rows
+Logits: TypeAlias = NDArray[np.floating]
+# returns the logits of a group for chosen rows, (n, options), and the hidden units that its outputs read, (n, k)
+Scorer: TypeAlias = Callable[[int, Ints], tuple[Logits, Logits]]
 
 
 def learning_rows(rows: OutputTransfer, layers: Layers, changed: Ints) -> Bools:
@@ -70,8 +65,9 @@ def taught(model: FusedModel, learns: Bools, targets: sp.csc_array, rows: Sparse
         mix[DEEP] = 1
         experts = experts._replace(deep=nothing, mix=mix)
 
-    def score(group: int, chosen: Ints) -> ScoredRows:
-        return ScoredRows(*group_logits(rows, chosen, group, model.groups, experts))
+    def score(group: int, chosen: Ints) -> tuple[Logits, Logits]:
+        logits, hidden = group_logits(rows, chosen, group, model.groups, experts)
+        return logits, hidden
 
     outputs = OutputRows(experts.deep.output_weights(), experts.deep.bias)
     fitted = relearned(outputs, learns, targets, model.layers, score, float(experts.mix[DEEP]))
@@ -121,11 +117,7 @@ def _followed(answers: Traces, layers: Layers, new_position: Ints) -> tuple[NDAr
 
 def traceable(layers: Layers) -> Bools:
     """(nodes,) Return whether the traces of a label can be listed."""
-    flat, offsets = layers.neurons_of
-    node = np.repeat(np.arange(len(layers.taxonomy)), np.diff(offsets))
-    ends = layers.ends[flat]
-    ways = np.minimum(layers.path_counts[flat], MAX_PATHS_PER_LABEL + 1).astype(np.float64)
-    paths = np.bincount(node[ends], ways[ends], len(layers.taxonomy))
+    paths = paths_of(layers, np.arange(len(layers.taxonomy)))
     is_listable: Bools = (paths > 0) & (paths <= MAX_PATHS_PER_LABEL)
     return is_listable
 
@@ -144,8 +136,7 @@ def relearned(
         if not len(rows):
             continue
         wanted = mass.tocsr()[rows].toarray()
-        scored = score(group, rows)
-        change = _fitted(scored, wanted, chosen, part)
+        change = _fitted(*score(group, rows), wanted, chosen, part)
         weight[low + chosen] += change.weight
         bias[low + chosen] += change.bias
     return OutputRows(weight, bias)
@@ -164,12 +155,12 @@ def _rows_of_group(mass: sp.csc_array, chosen: Ints) -> Ints:
     return np.sort(np.concatenate([rows[: max_rows // 2], others[evenly]]))
 
 
-def _fitted(scored: ScoredRows, wanted: Floats, chosen: Ints, part: float) -> OutputRows:
+def _fitted(logits: Logits, hidden: Logits, wanted: Floats, chosen: Ints, part: float) -> OutputRows:
     """Return the change of the chosen rows of a group that minimises cross-entropy plus weight decay."""
     from scipy.optimize import minimize  # slow to import
 
-    logits = scored.logits.astype(np.float64)
-    hidden = np.concatenate([scored.hidden, np.ones((len(logits), 1))], axis=1, dtype=np.float64)  # (n, k + 1)
+    logits = logits.astype(np.float64)
+    hidden = np.concatenate([hidden, np.ones((len(logits), 1))], axis=1, dtype=np.float64)  # (n, k + 1)
     mass = wanted.sum(1, keepdims=True)
     decay = WEIGHT_DECAY * float((hidden**2).sum(1).mean())
     shape = len(chosen), hidden.shape[1]

@@ -12,33 +12,43 @@ columns.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from hinet.compiled import Kernel
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, check_count, is_for_kernels, validate_weights
 from hinet.data.spill import Spill, StoredBlock
-from hinet.engine.model.column_kernels import MIX, column_digests
 from hinet.engine.model.experts import DeepExpert, Floats, Memory
 from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.groups import Groups, LabelSpans, TargetArrays, Targets
-from hinet.engine.settings import Dropout, EngineSettings
-from hinet.engine.training.target_kernels import max_sizes
-from hinet.engine.training.title_units import TitleColumns
+from hinet.engine.model.kernels import MIX, column_digests
+from hinet.engine.settings import Dropout, EngineSettings, MemoryPlan
 from hinet.errors import HiNetError
+from hinet.files.schema import FINITE, ArraySpec, Schema, check_arrays, floats
 from hinet.memory import GB, total_memory
 from hinet.taxonomy import Layers
 
+if TYPE_CHECKING:
+    from hinet.engine.training.checkpoints import Averaged, SharedRows
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+
+CHUNK = 4_096  # rows between cancellation checks
 SHRINKAGE = 0.3  # shrinkage of the covariance towards the identity; more with few rows
 MAX_COLUMNS = 128  # columns that are kept if there are more labels
 SAMPLE_SHARE = 0.1  # share of memory for streamed rows that the wide expert trains on
 VALUE_BYTES = 8  # bytes per value in memory
 MAX_VALUES = 1 << 40  # values of the sample if the memory limit is infinite
 MIN_SAMPLE = 10_000  # rows of the sample that are kept when memory is short
+MAX_TITLE_VALUES = 1 << 27  # neurons times columns; with more, titles are only training rows
+TITLE_ARRAYS = 4  # arrays of that size in memory at a time
 MIN_REDUNDANT_ROWS = 1_000  # columns of fewer rows are equal by chance
 MIN_REDUNDANT_FEATURES = 32  # minimum mean number of features per row
 MIN_REPEATED = 0.2  # share of all values; at most 1/8 for words and pairs of words, 1/4 for character n-grams
@@ -146,7 +156,7 @@ class TrainingSet(NamedTuple):
     @classmethod
     def of(cls, rows: SparseMatrix, targets: TargetArrays, groups: Groups, adjustment: Floats) -> TrainingSet:
         """Return the training set of rows and targets."""
-        return cls(rows, targets, groups, max_sizes(targets, groups), adjustment)
+        return cls(rows, targets, groups, targets.max_sizes(groups), adjustment)
 
 
 class RowSums(NamedTuple):
@@ -331,6 +341,18 @@ def checked_rows(rows: Any, traces: Traces, layers: Any, kind: str = "") -> tupl
     return matrix, Targets.of(traces)
 
 
+class TitleColumns(NamedTuple):
+    """Dense columns and nodes of titles; titles that are also training rows are the last of these."""
+
+    columns: Floats  # (titles, d), without columns if rows have no dense ones
+    nodes: NDArray[np.int64]  # (titles,)
+
+    def memory(self, layers: Layers) -> int:
+        """Return the bytes needed to compute the units."""
+        values = len(layers.node) * self.columns.shape[1]
+        return TITLE_ARRAYS * 4 * values if values <= MAX_TITLE_VALUES else 0
+
+
 @dataclass(frozen=True)
 class ValidationRows:
     """Rows that are not trained on: they decide the mix of the experts, and when to stop with ``patience``."""
@@ -384,6 +406,17 @@ class TrainingContext:
         """Number of rows without titles."""
         return self.rows.row_count - (0 if self.titles is None else len(self.titles.nodes))
 
+    def trains(self, expert: str) -> bool:
+        """Return whether an expert is trained, given its name; all that are not named here are."""
+        wide = self.settings.wants_wide(flat=self.has_flat, margin=self.has_margin)
+        wanted = {
+            "wide": wide if self.start is None else self.start.mix.wide > 0,
+            "flat": self.has_flat,
+            "neighbours": self.memory.vector.shape[1] > 0,
+            "margin": self.has_margin,
+        }
+        return wanted.get(expert, True)
+
     @property
     def counts(self) -> NDArray[np.float64]:
         """(options,) Rows that take each option."""
@@ -414,3 +447,128 @@ class TrainingContext:
     def initial_accumulator(self, usual: float) -> float:
         """Return the initial sum of squared gradients: larger if the weights are trained already."""
         return usual if self.start is None else max(usual, LEARNED_ACCUMULATOR)
+
+
+class RowChunk(NamedTuple):
+    """Rows of an epoch in training order; the rate decays linearly over the whole epoch."""
+
+    order: NDArray[np.int64]
+    first: int  # number of earlier rows in the epoch
+    total: int  # rows of the epoch
+    rates: tuple[float, float]  # rates at the start and the end of the epoch
+
+
+class Job(ABC):
+    """Trains one expert, or a part of one."""
+
+    name: str
+    epochs: int
+    shared: SharedRows | None = None  # this worker's part if several workers share the rows
+
+    @abstractmethod
+    def work(self) -> float:
+        """Return an estimate of the work, so that the longest job starts first."""
+
+    @abstractmethod
+    def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
+        """Train for one epoch and return the mean cost; ``advance`` takes numbers of finished rows and may raise."""
+
+    @abstractmethod
+    def state(self) -> Arrays:
+        """Return the arrays that an epoch changes."""
+
+    def best_state(self) -> Arrays:
+        """Return the part of the state that is kept for the best epoch."""
+        return self.state()
+
+    def fault_of(self, state: Mapping[str, NDArray[Any]]) -> str | None:
+        """Return an error in the integers of a state whose arrays have the right shapes, if there is one."""
+        return None
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Copy a state into the arrays of the job."""
+        for name, array in self.state().items():
+            array[...] = state[name]
+
+    def averaged(self) -> list[Averaged]:
+        """Return the weights to average if workers share the rows; empty if they cannot."""
+        return []
+
+    def train_rows(
+        self,
+        order: NDArray[np.int64],
+        rate: float,
+        epoch: int,
+        advance: Callable[[int], None],
+        train: Callable[[RowChunk], float],
+        before: int = 0,
+        total: int | None = None,
+    ) -> float:
+        """Train on rows chunk by chunk and return their share of the mean cost of the epoch.
+
+        The rate decays to zero over all epochs. An epoch has ``total`` rows, by default these, and ``before`` of them
+        came earlier. Workers that share the rows train on their own ones, with regular exchanges.
+        """
+        rates = rate * (1 - epoch / self.epochs), rate * (1 - (epoch + 1) / self.epochs)
+        shared, pieces = self.shared, [order]
+        if shared is not None:
+            shared.start()
+            pieces = shared.own(order)
+        total = sum(map(len, pieces)) if total is None or shared is not None else total
+        done, cost = before if shared is None else 0, 0.0
+        for piece in pieces:
+            for first in range(0, len(piece), CHUNK):
+                chunk = RowChunk(piece[first : first + CHUNK], done, total, rates)
+                cost += float(train(chunk))
+                done += len(chunk.order)
+                advance(len(chunk.order))
+            if shared is not None:
+                shared.exchange()
+        return cost / max(total, 1) if shared is None else shared.mean_cost(cost, total)
+
+
+class ExpertTraining(ABC):
+    """The training of one expert."""
+
+    kernels: ClassVar[tuple[Kernel, ...]] = ()  # kernels that training on a tree needs, to be compiled early
+
+    def __init__(self, context: TrainingContext) -> None:
+        self.context = context
+
+    def memory(self) -> MemoryPlan:
+        """Return the memory that training takes."""
+        return MemoryPlan(0, 0, 0, 0)
+
+    def jobs(self) -> list[Job]:
+        """Return the jobs, with their weights allocated."""
+        return []
+
+    @abstractmethod
+    def trained(self) -> Any:
+        """Return the arrays of the expert after its jobs are done."""
+
+    def alone(self, job: Job) -> Any | None:
+        """Return the arrays of the expert that one of its jobs gives; None if it cannot be evaluated alone."""
+        return None
+
+    def candidates(self) -> Mapping[float, Callable[[], Any]]:
+        """Return versions of the expert by a parameter; the best is added if validation rows gain by it."""
+        return {}
+
+
+def schema_of(state: Arrays) -> Schema:
+    """Return the schema of other states of a job: the same types and shapes, and finite."""
+    return {
+        name: floats(*array.shape, low=-FINITE, high=FINITE)
+        if array.dtype.kind == "f"
+        else ArraySpec(array.shape, "iu")
+        for name, array in state.items()
+    }
+
+
+def check_finite(name: str, state: Arrays) -> None:
+    """Raise HiNetError if the weights of a job are not finite."""
+    try:
+        check_arrays(state, schema_of(state), {})
+    except HiNetError as error:
+        raise HiNetError(f"{name} is no longer finite: {error}; scale the features to length 1") from None

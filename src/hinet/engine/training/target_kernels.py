@@ -16,12 +16,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hinet.compiled import inlined, kernel
-from hinet.engine.model.groups import Groups, TargetArrays
-from hinet.engine.model.log_kernels import log_some
-from hinet.ragged import offsets_of
+from hinet.engine.model.kernels import log_some
 
 F4 = np.float32
 
@@ -42,7 +39,7 @@ class Scratch(NamedTuple):
 
 @inlined
 def allocate_scratch(max_groups, max_options, max_steps):
-    """Allocate scratch arrays for rows of these sizes, see :func:`max_sizes`."""
+    """Allocate scratch arrays for rows of these sizes, see ``TargetArrays.max_sizes``."""
     return Scratch(
         np.empty(max_groups, np.int64),
         np.empty(max_groups + 1, np.int64),
@@ -54,18 +51,6 @@ def allocate_scratch(max_groups, max_options, max_steps):
         np.empty(max_steps, np.float64),
         np.empty(max_steps, np.float64),
     )
-
-
-def max_sizes(targets: TargetArrays, groups: Groups) -> tuple[int, int, int]:
-    """Return the maximum numbers of groups, options and steps of the targets of a row."""
-
-    def most(size_of_step: NDArray[np.int64]) -> int:
-        of_target = np.diff(offsets_of(size_of_step)[targets.step_offsets])
-        of_row = np.diff(offsets_of(of_target[targets.entry_target])[targets.row_offsets])
-        return int(of_row.max(initial=1))
-
-    steps = most(np.ones(len(targets.step_group), np.int64))
-    return steps, most(np.diff(groups.option_offsets)[targets.step_group]), steps
 
 
 @inlined

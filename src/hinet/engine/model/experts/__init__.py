@@ -28,8 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hinet.engine.model.experts.deep import DEEP_RECORD, DeepExpert
-from hinet.engine.model.experts.flat import FLAT_RECORD
-from hinet.engine.model.experts.label_weights import MARGIN_RECORD, PROTOTYPE_RECORD, LabelWeights
+from hinet.engine.model.experts.labels import FLAT_RECORD, MARGIN_RECORD, PROTOTYPE_RECORD, LabelWeights
 from hinet.engine.model.experts.neighbours import NEIGHBOUR_RECORD, Memory
 from hinet.engine.model.experts.record import ExpertRecord, Floats
 from hinet.engine.model.experts.wide import WIDE_RECORD, WideExpert

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from hinet.compiled import inlined
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts.record import Arrays, ExpertRecord, Floats, Parts, RowFeatures
+from hinet.engine.model.experts.wide import find_first
 from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.model.transfer import Transfer
 from hinet.errors import HiNetError
@@ -288,25 +289,13 @@ def add_nearest(rows, row, neuron, groups, paths, weight, logits):
         if score <= 0:
             continue
         last = paths.offsets[label + 1]
-        index = first_from(paths.option, paths.offsets[label], last, start)
+        index = find_first(paths.option, paths.offsets[label], last, start)
         while index < last and paths.option[index] < end:
             option = paths.option[index] - start
             top[option] = max(top[option], score)
             index += 1
     for option in range(end - start):
         logits[option] += weight * top[option]
-
-
-@inlined
-def first_from(values, low, high, least):
-    """Return the position of the first of ascending values from ``low`` to ``high`` that is at least ``least``."""
-    while low < high:
-        middle = (low + high) // 2
-        if values[middle] < least:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 @dataclass(frozen=True)

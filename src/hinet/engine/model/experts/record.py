@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pkgutil import resolve_name
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -92,26 +91,3 @@ class ExpertRecord(ABC):
     @abstractmethod
     def contributions(self, expert: Any, row: RowFeatures, neuron: int, groups: Groups, spans: LabelSpans) -> Parts:
         """Return what each feature of a row adds to the logits of the group below ``neuron``."""
-
-    def load_training(self) -> Any:
-        """Return the class that trains the expert."""
-        return resolve_name(self.training)
-
-
-def pool_parts(by_feature: Numbers, rest: Numbers) -> tuple[Numbers, float]:
-    """Return the parts of the log-sum-exp of scores, given the parts of each score.
-
-    It is the mean of the scores, weighted by their shares, plus the entropy of the shares. The mean is split by
-    feature, the entropy belongs to the rest.
-    """
-    scores = by_feature.sum(1) + rest
-    share = np.exp(scores - scores.max())
-    share /= share.sum()
-    entropy = -float(share @ np.log(np.maximum(share, 1e-300)))
-    return share @ by_feature, float(share @ rest) + entropy
-
-
-def label_slices(neuron: int, groups: Groups, spans: LabelSpans) -> list[slice]:
-    """Return the labels below each option of a group."""
-    start, end = groups.option_offsets[neuron : neuron + 2].tolist()
-    return [slice(*span) for span in zip(spans.first[start:end].tolist(), spans.last[start:end].tolist(), strict=True)]

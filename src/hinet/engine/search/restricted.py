@@ -9,7 +9,7 @@ found by the usual search with the options closed below which no label is allowe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Self
@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.fused_search import Search
 from hinet.engine.model.groups import Groups
+from hinet.engine.search.best_first import RawTraces, TraceSearch
+from hinet.engine.search.corrections import odds_shift, shifted_traces, trusted_traces
 from hinet.engine.search.marginal_kernels import open_shares
-from hinet.engine.search.odds_scaling import odds_shift, shifted_traces, trusted_traces
-from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, Found, FoundLabels, FoundNodes, K
-from hinet.engine.search.tracing import find_traces
+from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, Found, FoundLabels, FoundNodes, K, Labels, Search
 from hinet.errors import HiNetError
 from hinet.ragged import gather, offsets_of
 from hinet.taxonomy import STOP, Layers
@@ -104,10 +103,8 @@ class RestrictedSearch(Search):
         count = self.layers.count_traces()
         k = min(K.validate("k", k), count)
         if self.layers.multilabel:
-            return _joined([self._best_of_sets(part, k, least) for part in self._slices(rows, count)])
-        best = find_traces(
-            self.model, self._checked(rows), k, self.threads, -np.inf, self.blocks, self.restriction.groups
-        )
+            return Found.joined([self._best_of_sets(part, k, least) for part in self._slices(rows, count)])
+        best = self._best(rows, k, -np.inf)
         traces = best.traces(self.layers)
         return Found(*self._conditional(rows, traces, best.neuron_log_p), best.touched)
 
@@ -115,12 +112,15 @@ class RestrictedSearch(Search):
         """Return the best allowed traces of rows with several labels."""
         if len(self.layers.other_parents[0]):  # a node waits for all its parents, of which some may not be allowed
             found = super().traces(rows, self.layers.count_traces(), least=least)
-            return _taken(found, _first(found.traces.row_offsets, self._are_allowed(found.traces), k))
+            return _first_allowed(found, self._are_allowed(found.traces), k)
         raw = self._raw(least)
-        lowest, groups = np.log(raw) if raw > 0 else -np.inf, self.restriction.groups
-        best = find_traces(self.model, self._checked(rows), k, self.threads, lowest, self.blocks, groups)
+        best = self._best(rows, k, np.log(raw) if raw > 0 else -np.inf)
         traces = best.traces(self.layers, self._mapped(best.log_p))
         return Found(traces, self._mapped(best.neuron_log_p), best.touched)
+
+    def _best(self, rows: Any, k: int, lowest: float) -> RawTraces:
+        search = TraceSearch(self.model, k, lowest, self.blocks, self.restriction.groups)
+        return search.find(self._checked(rows), self.threads)
 
     def may_answer(self, node: int) -> bool:
         """Return whether a node is an allowed one."""
@@ -134,7 +134,7 @@ class RestrictedSearch(Search):
         for block in self._probabilities(rows):
             nodes.append(np.asarray(block.argmax(1)).ravel().astype(np.int64))
             probability.append(block.max(1).toarray().ravel())
-        return FoundNodes(np.concatenate(nodes), np.concatenate(probability), self._touched(rows))
+        return FoundNodes(np.concatenate(nodes), np.concatenate(probability))
 
     def top_labels(self, rows: Any, k: int = 1) -> FoundLabels:
         """Return the ``k`` most probable allowed labels of every row, each summed over all its traces."""
@@ -144,25 +144,19 @@ class RestrictedSearch(Search):
             return FoundLabels(best, np.exp(best.traces.log_p))
         cells = self._label_count * (self.layers.height + 1)
         parts = [self._top_labels(part, K.validate("k", k)) for part in self._slices(rows, cells)]
-        return FoundLabels(
-            _joined([part.found for part in parts]), np.concatenate([part.probability for part in parts])
-        )
+        found = Found.joined([part.found for part in parts])
+        return FoundLabels(found, np.concatenate([part.probability for part in parts]))
 
     def _top_labels(self, rows: Any, k: int) -> FoundLabels:
-        layers = self.layers
-        likely = self._likely_labels(rows, 0, 0.0, layers.height)
+        likely = self._likely_labels(rows, 0, 0.0, self.layers.height)
         owner = np.repeat(np.arange(len(likely.counts)), likely.counts)
         kept = np.flatnonzero(self.restriction.allowed[likely.node])
         kept = kept[np.lexsort((-likely.probability[kept], owner[kept]))]
+        kept = kept[_first(owner[kept], k)]
         counts = np.bincount(owner[kept], minlength=len(likely.counts))
-        kept = kept[_first(offsets_of(counts), np.ones(len(kept), bool), k)]
-        counts = np.bincount(owner[kept], minlength=len(likely.counts))
-        known = np.arange(layers.height) < likely.length[kept][:, None]
-        with np.errstate(divide="ignore"):
-            along, log_p = np.log(likely.along[kept][known]), np.log(likely.trace[kept])
-        traces = Traces(layers, offsets_of(counts), offsets_of(likely.length[kept]), likely.neuron[kept][known], log_p)
-        found = Found(*self._conditional(rows, traces, along), likely.touched)
-        return FoundLabels(found, likely.probability[kept] / self._total(rows, self._shares(rows))[owner[kept]])
+        best = Labels(counts, *(part[kept] for part in likely[1:-1]), likely.touched)
+        found = Found(*self._conditional(rows, *best.traces(self.layers)), likely.touched)
+        return FoundLabels(found, best.probability / self._total(rows, self._shares(rows))[owner[kept]])
 
     def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
         """Return the probability of every allowed node to be the label, (n, nodes), where it is at least ``least``."""
@@ -206,7 +200,7 @@ class RestrictedSearch(Search):
             best = np.where(gains.max(1) > 0, gains.argmax(1), np.where(allowed, p, -1.0).argmax(1))
             nodes.append(best.astype(np.int64))
             probability.append(np.minimum(p[np.arange(len(p)), best], 1.0))
-        return FoundNodes(np.concatenate(nodes), np.concatenate(probability), self._touched(rows))
+        return FoundNodes(np.concatenate(nodes), np.concatenate(probability))
 
     def _probabilities(self, rows: Any) -> Iterator[sp.csr_array]:
         """Yield the probabilities of labels, in blocks of rows."""
@@ -218,18 +212,11 @@ class RestrictedSearch(Search):
         size = max(1, self.blocks.cells // cells)
         return [rows[start : start + size] for start in range(0, max(rows.shape[0], 1), size)]
 
-    def _touched(self, rows: Any) -> NDArray[np.int64]:
-        return np.full(rows.shape[0], self.model.outputs, np.int64)
-
     @cached_property
     def _above(self) -> sp.csr_array:
         """(nodes, nodes) Ones at each node and its ancestors."""
         flat, offsets = self._ancestors
         return sp.csr_array((np.ones(len(flat)), flat, offsets), shape=(len(offsets) - 1,) * 2)
-
-    @cached_property
-    def _has_one_trace_per_label(self) -> bool:
-        return bool(self.layers.taxonomy.is_tree or self.layers.multilabel)
 
     def _are_allowed(self, traces: Traces) -> NDArray[np.bool_]:
         return np.asarray(self.restriction.allowed[traces.end_nodes])
@@ -246,11 +233,10 @@ class RestrictedSearch(Search):
         if shift is not None:
             traces, log_p = shifted_traces(traces, log_p, *shift)
         if self._uses_trust(rows):
-            traces, log_p = trusted_traces(traces, log_p, self.trust_in(rows), self._allowed_shares)
+            traces, log_p = trusted_traces(traces, log_p, self.trust_in(rows), self.label_shares)
         assert traces.log_p is not None
         total = np.log(self._total(rows, shares, shift))
-        whole = np.minimum(traces.log_p - total[owner], 0)
-        conditional = Traces(traces.layers, traces.row_offsets, traces.offsets, traces.neurons, whole)
+        conditional = replace(traces, log_p=np.minimum(traces.log_p - total[owner], 0))
         return conditional, np.minimum(log_p - total[of_neuron], 0)
 
     def _shares(self, rows: Any) -> Floats:
@@ -272,55 +258,34 @@ class RestrictedSearch(Search):
             total = (1 - shift[0]) * total + shift[0] * shift[1]
         if self._uses_trust(rows):
             trust = self.trust_in(rows)
-            labels = np.count_nonzero(self._are_ends_allowed) * self._allowed_shares[-1]
-            total = trust * total + (1 - trust) * labels
+            total = trust * total + (1 - trust) * len(self._label_nodes()) * self.label_shares[-1]
         return np.maximum(total, np.finfo(np.float64).tiny)
 
     def _shift(self, rows: Any) -> tuple[Floats, NDArray[np.bool_]]:
         """Return how far odds are shifted to the best trace of every row, and whether that is allowed."""
-        best = find_traces(self.model, self._checked(rows), 1, self.threads, -np.inf, self.blocks)
+        best = TraceSearch(self.model, sizes=self.blocks).find(self._checked(rows), self.threads)
         traces = best.traces(self.layers)
         return odds_shift(np.exp(best.log_p), self.model.odds_scale), self._are_allowed(traces)
 
-    @cached_property
-    def _are_ends_allowed(self) -> NDArray[np.bool_]:
-        """Whether each neuron that ends a trace has an allowed node."""
-        nodes = self._node_of[self.layers.ends]
-        return np.where(nodes >= 0, self.restriction.allowed[nodes], False)
-
-    @cached_property
-    def _allowed_shares(self) -> Floats:
-        """Share of all labels that are allowed and at or below every node, then the share of one label."""
-        labels = self._node_of[self.layers.ends][self._are_ends_allowed]
-        above = self.layers.taxonomy.ancestor_lists(labels)[0]
-        counts = np.bincount(above, minlength=len(self.layers.taxonomy))
-        return np.append(counts, 1) / len(self._are_ends_allowed)
+    def _label_nodes(self) -> NDArray[np.int64]:
+        """Return the allowed node of each neuron that ends a trace at one."""
+        nodes = super()._label_nodes()
+        return nodes[self.restriction.allowed[nodes]]
 
 
-def _first(row_offsets: NDArray[np.int64], allowed: NDArray[np.bool_], k: int) -> NDArray[np.int64]:
-    """Return the indices of the first ``k`` allowed entries of every row."""
-    rank = np.cumsum(allowed)
-    before = np.append(0, rank)[row_offsets[:-1]]
-    return np.flatnonzero(allowed & (rank - np.repeat(before, np.diff(row_offsets)) <= k))
+def _first(owner: NDArray[np.int64], k: int) -> NDArray[np.bool_]:
+    """Return which entries are among the first ``k`` of their row, given the ascending row of each."""
+    first: NDArray[np.bool_] = np.arange(len(owner)) - np.searchsorted(owner, owner) < k
+    return first
 
 
-def _taken(found: Found, chosen: NDArray[np.int64]) -> Found:
-    """Return some of the traces."""
+def _first_allowed(found: Found, allowed: NDArray[np.bool_], k: int) -> Found:
+    """Return the first ``k`` allowed traces of every row."""
     traces = found.traces
     assert traces.log_p is not None
-    owner = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))[chosen]
+    owner, chosen = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets)), np.flatnonzero(allowed)
+    chosen = chosen[_first(owner[chosen], k)]
     flat, lengths = gather(np.arange(len(traces.neurons)), traces.offsets, chosen)
-    row_offsets = offsets_of(np.bincount(owner, minlength=len(traces)))
+    row_offsets = offsets_of(np.bincount(owner[chosen], minlength=len(traces)))
     taken = Traces(traces.layers, row_offsets, offsets_of(lengths), traces.neurons[flat], traces.log_p[chosen])
     return Found(taken, found.log_p[flat], found.touched)
-
-
-def _joined(parts: list[Found]) -> Found:
-    """Return the answers to several slices of rows as one."""
-    traces = [part.traces for part in parts]
-    row_offsets = offsets_of(np.concatenate([np.diff(each.row_offsets) for each in traces]))
-    offsets = offsets_of(np.concatenate([np.diff(each.offsets) for each in traces]))
-    neurons, log_p = (np.concatenate([getattr(each, name) for each in traces]) for name in ("neurons", "log_p"))
-    joined = Traces(traces[0].layers, row_offsets, offsets, neurons, log_p)
-    along, touched = (np.concatenate([getattr(part, name) for part in parts]) for name in ("log_p", "touched"))
-    return Found(joined, along, touched)

@@ -1,4 +1,4 @@
-"""Kernels that find the best traces by best-first search from the root, scoring only groups that can matter.
+"""The best traces of rows by best-first search from the root, which scores only the groups that can matter.
 
 As no factor exceeds 1, the first complete trace that a search pops from its heap is the most probable one, the second
 the next, and so on. The searches of many rows advance in parallel, one step at a time, and all rows that wait for the
@@ -13,18 +13,144 @@ popped.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hinet.compiled import inlined, kernel
+from hinet.data import Traces
+from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts import WIDE
-from hinet.engine.model.experts.wide import allocate_listing, forget_weights, list_weights
-from hinet.engine.model.log_kernels import log_options
+from hinet.engine.model.experts.wide import FEW, allocate_listing, forget_weights, list_weights
+from hinet.engine.model.fused import FusedModel
+from hinet.engine.model.groups import Groups
+from hinet.engine.model.kernels import log_options
 from hinet.engine.search.scoring_kernels import allocate_reading, read_row, score_group, score_listed, steps_of_rows
+from hinet.parameters import resolve_threads
+from hinet.ragged import gather, offsets_of
+from hinet.taxonomy import Layers
 
 STOP = -1
 MANY_TRACES = 4  # number of traces that take about twice as long to find as one
+INITIAL_CAPACITY = 384  # minimum entries of a search at first
+MIN_BLOCK = 64  # fewer rows are not worth another thread
+CAPACITY_PER_TRACE = 8  # entries that each of many traces is likely to need
+
+Part = TypeVar("Part")
+Tuple = TypeVar("Tuple", bound=tuple[Any, ...])
+
+
+class BlockSizes(NamedTuple):
+    """Maximum sizes of what a thread searches at a time."""
+
+    rows: int = 4_096
+    cells: int = 8_000_000  # maximum size of lists of labels or neurons
+
+
+BLOCKS = BlockSizes()
+
+
+class RawTraces(NamedTuple):
+    """Best traces of rows, as the kernels return them."""
+
+    counts: NDArray[np.int64]  # (n,) traces of each row; negative if the capacity was too small
+    lengths: NDArray[np.int64]  # (traces,)
+    log_p: NDArray[np.float64]  # (traces,)
+    neurons: NDArray[np.int32]  # (neurons of all traces,)
+    neuron_log_p: NDArray[np.float64]  # (neurons of all traces,)
+    touched: NDArray[np.int64]  # (n,)
+
+    def traces(self, layers: Layers, log_p: NDArray[np.float64] | None = None) -> Traces:
+        """Return the traces, with other log probabilities if given."""
+        log_p = self.log_p if log_p is None else log_p
+        return Traces(layers, offsets_of(self.counts), offsets_of(self.lengths), self.neurons, log_p)
+
+    def _with_rows(self, rows: NDArray[np.int64], other: RawTraces) -> RawTraces:
+        """Return the traces with those of other ``rows`` inserted."""
+        counts, touched = self.counts.copy(), self.touched.copy()
+        counts[rows], touched[rows] = other.counts, other.touched
+        own = np.repeat(np.arange(len(counts)), np.maximum(self.counts, 0))
+        order = np.argsort(np.concatenate([own, np.repeat(rows, other.counts)]), kind="stable")
+        lengths = np.concatenate([self.lengths, other.lengths])
+        flat, _ = gather(np.arange(int(lengths.sum())), offsets_of(lengths), order)
+        return RawTraces(
+            counts,
+            lengths[order],
+            np.concatenate([self.log_p, other.log_p])[order],
+            np.concatenate([self.neurons, other.neurons])[flat],
+            np.concatenate([self.neuron_log_p, other.neuron_log_p])[flat],
+            touched,
+        )
+
+
+@dataclass(frozen=True)
+class TraceSearch:
+    """Finds the ``k`` best traces of every row with a log probability of at least ``lowest``, exactly.
+
+    ``groups`` are those of the model, some of whose options may be closed.
+    """
+
+    model: FusedModel
+    k: int = 1
+    lowest: float = -np.inf
+    sizes: BlockSizes = BLOCKS
+    groups: Groups | None = None
+
+    def find(self, rows: SparseMatrix, threads: int | None = None) -> RawTraces:
+        """Return the traces of rows, whose blocks are searched in parallel."""
+        answer = partial(self.find_in_block, capacity=max(INITIAL_CAPACITY, CAPACITY_PER_TRACE * self.k))
+        return joined(in_blocks(rows, answer, threads, self.sizes))
+
+    def find_in_block(self, block: SparseMatrix, capacity: int = INITIAL_CAPACITY) -> RawTraces:
+        """Return the traces of a block; rows whose search exceeds the capacity are retried with a doubled one."""
+        count, layers, others = block.row_count, self.model.layers, self.model.layers.other_parents
+        per_neuron = self.sizes.cells // len(layers.node) if len(others[0]) else self.sizes.rows  # DAGs mark neurons
+        max_rows = max(1, min(self.sizes.rows * INITIAL_CAPACITY // capacity, per_neuron))
+        if count > max_rows:
+            return joined([self.find_in_block(part, capacity) for part in split(block, max_rows)])
+        capacity = max(capacity, FEW * INITIAL_CAPACITY // max(count, 1))
+        groups, experts = self.groups or self.model.groups, self.model.experts
+        traces = RawTraces(*best_traces(block, groups, experts, others, self.k, self.lowest, capacity))
+        needed = -int(traces.counts.min(initial=0))
+        if not needed:
+            return traces
+        rows = np.flatnonzero(traces.counts < 0)
+        return traces._with_rows(rows, self.find_in_block(block.take(rows), max(2 * capacity, needed)))
+
+
+def in_blocks(
+    matrix: SparseMatrix,
+    answer: Callable[..., Part],
+    threads: int | None,
+    sizes: BlockSizes,
+    *per_row: NDArray[Any],
+) -> list[Part]:
+    """Answer blocks of rows in parallel; arrays ``per_row`` are split alike."""
+    count, threads = matrix.row_count, resolve_threads(threads)
+    size = min(sizes.rows, max(MIN_BLOCK, -(-count // threads)))
+    blocks = split(matrix, size)
+    threads = min(threads, len(blocks))
+    parts = [[array[start : start + size] for start in range(0, max(count, 1), size)] for array in per_row]
+    if threads == 1:
+        return [answer(*block) for block in zip(blocks, *parts, strict=True)]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(answer, blocks, *parts))
+
+
+def joined(parts: list[Tuple]) -> Tuple:
+    """Concatenate the answers to several blocks."""
+    return parts[0] if len(parts) == 1 else type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def split(matrix: SparseMatrix, size: int) -> list[SparseMatrix]:
+    """Split rows into blocks of at most ``size``; there is at least one block."""
+    count = matrix.row_count
+    return [matrix.block(start, min(start + size, count)) for start in range(0, max(count, 1), size)]
 
 
 class Searches(NamedTuple):

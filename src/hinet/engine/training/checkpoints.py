@@ -1,4 +1,4 @@
-"""Jobs: the training of an expert, or a part of one, an epoch at a time; their checkpoints; jobs over workers.
+"""Checkpoints of jobs, and jobs over several workers.
 
 Workers get whole jobs, or one job with its rows split and its weights averaged. Between two exchanges each worker
 trains on its own rows, starting from the same weights. Then every row of weights moves by the steps of all workers,
@@ -15,31 +15,26 @@ import math
 import re
 import time
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hinet.choices import SplitBy
-from hinet.compiled import Kernel
 from hinet.data.spill import is_spill
 from hinet.engine.model.experts import EXPERTS, Floats
-from hinet.engine.settings import MemoryPlan
-from hinet.engine.training.rows import TrainingContext
+from hinet.engine.training.rows import Arrays, Job, check_finite, schema_of
 from hinet.errors import FileError, HiNetError
 from hinet.files import read_arrays, write_arrays
-from hinet.files.schema import FINITE, ArraySpec, Schema, check_arrays, floats
+from hinet.files.schema import check_arrays
 from hinet.parameters import real
 from hinet.progress import EpochRecord
 
 EXCHANGES = 4  # exchanges per epoch
 MAX_IMBALANCE = 1.15  # if the slowest worker takes longer than this times the mean, the longest job is shared
-CHUNK = 4_096  # rows between cancellation checks
-Arrays: TypeAlias = dict[str, NDArray[Any]]
 CHECKPOINT_EVERY = real(0, infinite=True)  # seconds
 BEST = "best."
 DIGEST = "blake2b"
@@ -169,119 +164,6 @@ def _copy(array: NDArray[Any] | None) -> NDArray[Any] | None:
     return None if array is None else array.copy()
 
 
-class RowChunk(NamedTuple):
-    """Rows of an epoch in training order; the rate decays linearly over the whole epoch."""
-
-    order: NDArray[np.int64]
-    first: int  # number of earlier rows in the epoch
-    total: int  # rows of the epoch
-    rates: tuple[float, float]  # rates at the start and the end of the epoch
-
-
-class Job(ABC):
-    """Trains one expert, or a part of one."""
-
-    name: str
-    epochs: int
-    shared: SharedRows | None = None  # this worker's part if several workers share the rows
-
-    @abstractmethod
-    def work(self) -> float:
-        """Return an estimate of the work, so that the longest job starts first."""
-
-    @abstractmethod
-    def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
-        """Train for one epoch and return the mean cost; ``advance`` takes numbers of finished rows and may raise."""
-
-    @abstractmethod
-    def state(self) -> Arrays:
-        """Return the arrays that an epoch changes."""
-
-    def best_state(self) -> Arrays:
-        """Return the part of the state that is kept for the best epoch."""
-        return self.state()
-
-    def fault_of(self, state: Mapping[str, NDArray[Any]]) -> str | None:
-        """Return an error in the integers of a state whose arrays have the right shapes, if there is one."""
-        return None
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Copy a state into the arrays of the job."""
-        for name, array in self.state().items():
-            array[...] = state[name]
-
-    def averaged(self) -> list[Averaged]:
-        """Return the weights to average if workers share the rows; empty if they cannot."""
-        return []
-
-    def share(self, group: Group, exchanges: int = EXCHANGES) -> None:
-        """Train only this worker's rows from now on, averaging weights ``exchanges`` times per epoch."""
-        self.shared = SharedRows(group, self.averaged(), exchanges)
-
-    def train_rows(
-        self,
-        order: NDArray[np.int64],
-        rate: float,
-        epoch: int,
-        advance: Callable[[int], None],
-        train: Callable[[RowChunk], float],
-        before: int = 0,
-        total: int | None = None,
-    ) -> float:
-        """Train on rows chunk by chunk and return their share of the mean cost of the epoch.
-
-        The rate decays to zero over all epochs. An epoch has ``total`` rows, by default these, and ``before`` of them
-        came earlier. Workers that share the rows train on their own ones, with regular exchanges.
-        """
-        rates = rate * (1 - epoch / self.epochs), rate * (1 - (epoch + 1) / self.epochs)
-        shared, pieces = self.shared, [order]
-        if shared is not None:
-            shared.start()
-            pieces = shared.own(order)
-        total = sum(map(len, pieces)) if total is None or shared is not None else total
-        done, cost = before if shared is None else 0, 0.0
-        for piece in pieces:
-            for first in range(0, len(piece), CHUNK):
-                chunk = RowChunk(piece[first : first + CHUNK], done, total, rates)
-                cost += float(train(chunk))
-                done += len(chunk.order)
-                advance(len(chunk.order))
-            if shared is not None:
-                shared.exchange()
-        return cost / max(total, 1) if shared is None else shared.mean_cost(cost, total)
-
-
-class ExpertTraining(ABC):
-    """The training of one expert."""
-
-    kernels: ClassVar[tuple[Kernel, ...]] = ()  # kernels that training on a tree needs, to be compiled early
-
-    @classmethod
-    @abstractmethod
-    def of(cls, context: TrainingContext) -> Self | None:
-        """Return the training, or None if the settings leave this expert out."""
-
-    def memory(self) -> MemoryPlan:
-        """Return the memory that training takes."""
-        return MemoryPlan(0, 0, 0, 0)
-
-    def jobs(self) -> list[Job]:
-        """Return the jobs, with their weights allocated."""
-        return []
-
-    @abstractmethod
-    def trained(self) -> Any:
-        """Return the arrays of the expert after its jobs are done."""
-
-    def alone(self, job: Job) -> Any | None:
-        """Return the arrays of the expert that one of its jobs gives; None if it cannot be evaluated alone."""
-        return None
-
-    def candidates(self) -> Mapping[float, Callable[[], Any]]:
-        """Return versions of the expert by a parameter; the best is added if validation rows gain by it."""
-        return {}
-
-
 class Best(NamedTuple):
     """The best epoch of a job by validation cost, and its state."""
 
@@ -408,30 +290,12 @@ def _done(job: Job, arrays: Arrays, metadata: Mapping[str, str]) -> Done:
 def _checked_state(job: Job, arrays: Arrays, prefix: str = "") -> Arrays:
     """Return the state of a job among arrays, or raise ValueError if it is not valid."""
     own = job.best_state() if prefix == BEST else job.state()
-    check_arrays(arrays, {prefix + name: spec for name, spec in _schema_of(own).items()}, {})
+    check_arrays(arrays, {prefix + name: spec for name, spec in schema_of(own).items()}, {})
     state = {name: arrays[prefix + name] for name in own}
     fault = job.fault_of(state)
     if fault is not None:
         raise ValueError(fault)
     return state
-
-
-def _schema_of(state: Arrays) -> Schema:
-    """Return the schema of other states of a job: the same types and shapes, and finite."""
-    return {
-        name: floats(*array.shape, low=-FINITE, high=FINITE)
-        if array.dtype.kind == "f"
-        else ArraySpec(array.shape, "iu")
-        for name, array in state.items()
-    }
-
-
-def check_finite(name: str, state: Arrays) -> None:
-    """Raise HiNetError if the weights of a job are not finite."""
-    try:
-        check_arrays(state, _schema_of(state), {})
-    except HiNetError as error:
-        raise HiNetError(f"{name} is no longer finite: {error}; scale the features to length 1") from None
 
 
 def check_folder(folder: Path) -> None:
