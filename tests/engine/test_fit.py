@@ -16,9 +16,9 @@ from hinet.engine import EngineSettings, FusedModel, Search, Targets, Validation
 from hinet.engine.model.experts import EXPERTS, PROTOTYPES, Experts, Mix
 from hinet.engine.model.groups import LabelSpans
 from hinet.engine.training.deep import TitleColumns
-from hinet.engine.training.mixing import MixCost, learned_mix, usual_mix
+from hinet.engine.training.mixing import MixCost, learned_mix
 from hinet.engine.training.neighbours import prototypes
-from hinet.engine.training.plan import PlanInput, TrainingPlan
+from hinet.engine.training.plan import PlanInput, TrainingPlan, usual_mix
 from hinet.progress import EpochRecord, LineProgress, SilentProgress
 
 FEATURES = 40

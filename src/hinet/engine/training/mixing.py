@@ -1,4 +1,4 @@
-"""The weights of the experts: learned on validation rows, or defaults."""
+"""The weights of the experts, learned on validation rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.model.experts import DEEP, EXPERTS, MARGIN, NEIGHBOURS, Experts, Floats, Memory, Mix
+from hinet.engine.model.experts import DEEP, EXPERTS, MARGIN, NEIGHBOURS, Experts, Floats, Memory
 from hinet.engine.model.groups import Groups, Targets
 from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.settings import FEW_ROWS
@@ -20,12 +20,10 @@ from hinet.ragged import evenly_spaced, gather
 MAX_ROWS = 4_000  # validation rows used
 PRIOR = 4.0  # cost of the squared distance from the start, in rows: a few correct rows say little
 MIN_WEIGHT = 1e-3  # smaller weights become zero: the expert is not worth its time
-USUAL_MARGIN, REST = 0.35, 0.7  # weight of the margin expert in the mix, and the factor of the others with it
 WEIGHTS_TRIED = 12  # weights of neighbours
 FEW_ROWS_NEIGHBOURS = 0.5  # weight of neighbours with few rows
 FEW_ROWS_SCALE = 0.6  # factor of all weights then, as few rows make experts too sure
 MIN_ROWS_TO_WEIGH_MARGINS = 200  # fewer validation rows scale the mix with margins, but do not change its ratios
-SETS_WITH_MARGIN = Mix(deep=0.1, flat=0.4, margin=0.55)
 CANDIDATE_WEIGHT = 0.2  # weight of a candidate in the mix before it is learned
 GROWTHS = (0.0, 2.0, 5.0, 10.0, 20.0)  # growths of the weight of neighbours with unknown words that are tried
 MIN_DEEP = 0.05  # minimum weight of the deep expert for its biases to carry the log shares
@@ -40,39 +38,6 @@ class Blend(NamedTuple):
     chosen: dict[str, float]  # keys are names of experts
     growth: float  # how much more neighbours count for a text without known words
     prior: float = 0.0  # weight of the log share of each option, see ``scaled_mix``
-
-
-def usual_mix(
-    *,
-    wide: bool,
-    flat: bool,
-    margin: bool = False,
-    long: bool = False,
-    vectors: bool = False,
-    several: bool = False,
-) -> Floats:
-    """Return the default mix, without validation rows.
-
-    The wide expert gets more weight for long rows, and less with vectors of texts, which it does not read. With several
-    labels per row the flat expert gets most weight, and margins more than it.
-    """
-    if flat and several and margin:
-        return np.array(SETS_WITH_MARGIN, np.float32)
-    if flat and several:
-        chosen = Mix(deep=0.1, wide=0.2, flat=0.7) if wide else Mix(deep=0.2, flat=0.8)
-    elif flat and wide:
-        chosen = Mix(deep=0.3, wide=0.3, flat=0.3) if long else Mix(deep=0.4, wide=0.1, flat=0.4)
-    elif flat:
-        chosen = Mix(deep=0.5, flat=0.5)
-    elif wide:
-        chosen = Mix(deep=0.7, wide=0.2) if vectors else Mix(deep=0.5, wide=0.5)
-    else:
-        chosen = Mix(deep=1.0)
-    mix = np.array(chosen, np.float32)
-    if margin:
-        mix *= np.float32(REST)
-        mix[MARGIN] = USUAL_MARGIN
-    return mix
 
 
 class MixCost:

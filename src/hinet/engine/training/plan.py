@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.model.experts import EXPERTS, NEIGHBOURS, Experts, Floats, Memory, Mix
+from hinet.engine.model.experts import EXPERTS, MARGIN, NEIGHBOURS, Experts, Floats, Memory, Mix
 from hinet.engine.model.experts.neighbours import with_nearest
 from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.groups import Groups, LabelSpans
@@ -27,7 +27,6 @@ from hinet.engine.training.mixing import (
     blend,
     blended,
     learned_mix,
-    usual_mix,
 )
 from hinet.engine.training.neighbours import TextVectors, memory_of
 from hinet.engine.training.rows import (
@@ -51,6 +50,8 @@ from hinet.progress import EpochRecord
 from hinet.ragged import evenly_spaced
 from hinet.taxonomy import STOP, Layers
 
+USUAL_MARGIN, REST = 0.35, 0.7  # weight of the margin expert in the mix, and the factor of the others with it
+SETS_WITH_MARGIN = Mix(deep=0.1, flat=0.4, margin=0.55)
 USUAL_NEIGHBOURS = 0.12  # weight of neighbours in the mix
 MEMORY_SHARE = 0.5  # maximum size of vectors that only neighbours read, relative to the embeddings
 MAX_MONITORED = 2_000  # validation rows whose accuracy is recorded after every epoch
@@ -208,6 +209,39 @@ class TrainingPlan:
         elif holdout_blend is not None:
             experts = blended(context, experts, holdout_blend, self.trainings)
         return FusedModel(context.layers, experts, tuple(history), merged=context.merged)
+
+
+def usual_mix(
+    *,
+    wide: bool,
+    flat: bool,
+    margin: bool = False,
+    long: bool = False,
+    vectors: bool = False,
+    several: bool = False,
+) -> Floats:
+    """Return the default mix, without validation rows.
+
+    The wide expert gets more weight for long rows, and less with vectors of texts, which it does not read. With several
+    labels per row the flat expert gets most weight, and margins more than it.
+    """
+    if flat and several and margin:
+        return np.array(SETS_WITH_MARGIN, np.float32)
+    if flat and several:
+        chosen = Mix(deep=0.1, wide=0.2, flat=0.7) if wide else Mix(deep=0.2, flat=0.8)
+    elif flat and wide:
+        chosen = Mix(deep=0.3, wide=0.3, flat=0.3) if long else Mix(deep=0.4, wide=0.1, flat=0.4)
+    elif flat:
+        chosen = Mix(deep=0.5, flat=0.5)
+    elif wide:
+        chosen = Mix(deep=0.7, wide=0.2) if vectors else Mix(deep=0.5, wide=0.5)
+    else:
+        chosen = Mix(deep=1.0)
+    mix = np.array(chosen, np.float32)
+    if margin:
+        mix *= np.float32(REST)
+        mix[MARGIN] = USUAL_MARGIN
+    return mix
 
 
 def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> TrainingContext:
