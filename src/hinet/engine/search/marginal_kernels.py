@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined, kernel
-from hinet.engine.model.kernels import log_options, log_softmax
+from hinet.engine.model.kernels import log_options
 from hinet.engine.search.best_first import heap_pop, heap_push
 from hinet.engine.search.scoring_kernels import allocate_reading, largest_group, read_row, score_group, steps_of_rows
 
@@ -100,10 +100,10 @@ def propagate(rows, row, groups, experts, reading, floor, marginals):
         size = groups.option_offsets[neuron + 1] - start
         if size > 1:
             score_group(rows, row, neuron, groups, experts, experts.mix, reading, 0, logits)
-            log_softmax(logits, size)
             touched += size
+        log_options(neuron, groups, logits)
         for option in range(size):
-            share = np.exp(np.float64(logits[option])) if size > 1 else 1.0
+            share = np.exp(np.float64(logits[option]))
             passed = mass * share
             target = groups.option_neuron[start + option]
             if target == STOP:
@@ -141,13 +141,13 @@ def open_shares(rows, groups, experts, neurons, position, below):
             size = groups.option_offsets[neuron + 1] - start
             if size > 1:
                 score_group(rows, row, neuron, groups, experts, experts.mix, reading, 0, logits)
-                log_softmax(logits, size)
+            log_options(neuron, groups, logits)
             total = 0.0
             for option in range(size):
                 if groups.closed[start + option]:
                     continue
                 target = groups.option_neuron[start + option]
-                share = np.exp(np.float64(logits[option])) if size > 1 else 1.0
+                share = np.exp(np.float64(logits[option]))
                 if target != STOP:
                     share *= shares[row, position[target]] if position[target] >= 0 else below[target]
                 total += share

@@ -9,6 +9,7 @@ of squared gradients add up. Only rows that some worker touched are exchanged.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -67,14 +68,12 @@ class SharedRows:
 
     def __init__(self, group: Group, parts: Sequence[Averaged], exchanges: int = EXCHANGES) -> None:
         self._group, self._parts, self._exchanges = group, parts, exchanges
-        self._before: list[Averaged] = []
+        self._before: Sequence[Averaged] = []
         self.volume = 0  # bytes that this worker has exchanged
 
     def start(self) -> None:
         """Copy the weights, which are the same for all workers."""
-        self._before = [
-            Averaged(tuple(array.copy() for array in part.weights), _copy(part.accumulator)) for part in self._parts
-        ]
+        self._before = copy.deepcopy(self._parts)
 
     def own(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return the rows of this worker in an epoch, with one piece per exchange."""
@@ -158,10 +157,6 @@ def _owners(jobs: list[int], work: Sequence[float], workers: int) -> tuple[dict[
         owner[job] = load.index(min(load))
         load[owner[job]] += work[job]
     return dict(sorted(owner.items())), load
-
-
-def _copy(array: NDArray[Any] | None) -> NDArray[Any] | None:
-    return None if array is None else array.copy()
 
 
 class Best(NamedTuple):
