@@ -307,8 +307,9 @@ class DeepTraining(ExpertTraining):
 
         The member that ignores dense columns has a weight of a third, however many others there are.
         """
-        if self.context.whitening is not None:
-            members = [read_directly(member, self.context.whitening) for member in members]
+        whitening = self.context.rows.whitening
+        if whitening is not None:
+            members = [read_directly(member, whitening) for member in members]
         shares = np.full(len(members), 1 / len(members), np.float32)
         if self.context.has_plain_member and len(members) > 1:
             shares[:-1], shares[-1] = (1 - PLAIN_SHARE) / (len(members) - 1), PLAIN_SHARE

@@ -159,7 +159,7 @@ class TrainingPlan:
         monitored = self.context.monitored
         if monitored is None or (experts := self._alone(job)) is None:
             return None
-        model = FusedModel(self.context.layers, experts, merged=self.context.merged)
+        model = FusedModel(self.context.layers, experts, merged=self.context.rows.merged)
         rows = SparseMatrix.of(monitored.rows).without_last(
             monitored.rows.shape[1], self.context.memory.private_columns
         )
@@ -181,7 +181,7 @@ class TrainingPlan:
             flat="flat" in trained,
             margin="margin" in trained,
             long=context.data.rows.mean_features > LONG_ROW,
-            vectors=context.whitening is not None,
+            vectors=context.rows.whitening is not None,
             several=context.layers.multilabel,
         )
         if len(arrays["neighbours"].label):
@@ -208,7 +208,7 @@ class TrainingPlan:
             experts = blended(context, experts, blend(context, experts, self.trainings), self.trainings)
         elif holdout_blend is not None:
             experts = blended(context, experts, holdout_blend, self.trainings)
-        return FusedModel(context.layers, experts, tuple(history), merged=context.merged)
+        return FusedModel(context.layers, experts, tuple(history), merged=context.rows.merged)
 
 
 def usual_mix(
@@ -257,19 +257,17 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
     compared, private = rows, _private_columns(data, start)
     if private:
         rows = rows.without_last(private)
-        columns = rows.columns
     has_dense = rows.matrix.dense.shape[1] > 0  # dropping features then costs accuracy
     members = settings.members_for(rows.row_count, rows.matrix.mean_features, dense=has_dense) if starts_fresh else 1
     width = start.experts.deep.width if start else settings.width_for(members, int(layers.ends.sum()))
     # checked before anything else allocates an array with one element per feature
-    plan_memory(features=columns, outputs=groups.rows, width=width * members).check(settings.memory_limit)
+    plan_memory(features=rows.columns, outputs=groups.rows, width=width * members).check(settings.memory_limit)
     sums = rows.sums()
     redundant = starts_fresh and sums.is_redundant
     merged = start.merged if start else _merged_columns(rows, sums)
-    features = columns
     if merged is not None:
-        features = len(start.experts.deep.embedding) if start else int(merged.max()) + 1
-        rows = rows.with_merged(merged, features)
+        rows = rows.with_merged(merged, len(start.experts.deep.embedding) if start else int(merged.max()) + 1)
+    features = rows.columns
     memory = start.experts.neighbours if start else None
     if memory is None:
         room = int(MEMORY_SHARE * features * width * members) if private else None
@@ -279,11 +277,9 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
     if merged is not None:
         checked = checked and (with_merged(checked[0], merged, features), checked[1])
         later = later and with_merged(later, merged, features)
-    matrix = None
     if settings.whiten and has_dense and starts_fresh and not layers.multilabel:
         arrays = rows.targets.arrays
-        matrix = whitening(rows.matrix.dense, arrays.entry_target[arrays.row_offsets[:-1]])
-        rows = rows.with_whitened(matrix)
+        rows = rows.with_whitened(whitening(rows.matrix.dense, arrays.entry_target[arrays.row_offsets[:-1]]))
     log_shares = _log_shares(layers, groups, sums.options)
     adjustment = np.where(sums.options[groups.row_options()] > 0, np.float32(settings.adjustment) * log_shares, 0)
     has_flat, has_margin = _label_experts(rows, settings, start, sums, spans, features)
@@ -299,9 +295,6 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
         sums=sums,
         prior=_prior(layers, groups, sums),
         log_shares=log_shares,
-        features=features,
-        merged=merged,
-        whitening=matrix,
         titles=data.titles if starts_fresh and not layers.multilabel else None,
         memory=memory,
         members=members,

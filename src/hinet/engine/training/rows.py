@@ -180,7 +180,7 @@ class TrainingRows:
     targets: Targets
     columns: int
     spill: Spill | None = None  # all rows, if they are on disk
-    numbers: NDArray[np.int32] | None = None  # numbers of merged columns
+    merged: NDArray[np.int32] | None = None  # number of each column, if equal ones are merged
     whitening: Floats | None = None  # matrix that dense columns are multiplied by
 
     @classmethod
@@ -226,8 +226,8 @@ class TrainingRows:
         if self.spill is None:
             return self.matrix, self.targets
         matrix, targets = _joined([self.spill.load(number, self.targets.layers)], self.targets.layers)
-        if self.numbers is not None:
-            matrix = with_merged(matrix, self.numbers, self.columns)
+        if self.merged is not None:
+            matrix = with_merged(matrix, self.merged, self.columns)
         return (matrix if self.whitening is None else _whitened(matrix, self.whitening)), targets
 
     def sums(self) -> RowSums:
@@ -249,7 +249,7 @@ class TrainingRows:
 
     def with_merged(self, numbers: NDArray[np.int32], count: int) -> TrainingRows:
         """Return rows with renumbered columns."""
-        return replace(self, matrix=with_merged(self.matrix, numbers, count), columns=count, numbers=numbers)
+        return replace(self, matrix=with_merged(self.matrix, numbers, count), columns=count, merged=numbers)
 
     def with_whitened(self, matrix: Floats) -> TrainingRows:
         """Return rows whose dense columns are multiplied by a matrix."""
@@ -375,9 +375,6 @@ class TrainingContext:
     sums: RowSums
     prior: Floats  # (output rows,) initial biases
     log_shares: Floats  # (output rows,) log share of each option among the rows of its group
-    features: int  # number of features of the experts
-    merged: NDArray[np.int32] | None  # (columns,) expert feature of each column
-    whitening: Floats | None
     titles: TitleColumns | None
     memory: Memory  # memory of ``start``, if it is given
     members: int
@@ -400,6 +397,11 @@ class TrainingContext:
     def targets(self) -> Targets:
         """Targets of the rows in memory."""
         return self.rows.targets
+
+    @property
+    def features(self) -> int:
+        """Number of features of the experts."""
+        return self.rows.columns
 
     @property
     def row_count(self) -> int:
