@@ -88,7 +88,7 @@ def visited_options(targets: Targets) -> tuple[np.ndarray, np.ndarray, np.ndarra
     """Return row and number of all options in the groups of sets of labels, and which of them apply."""
     layers, arrays = targets.layers, targets.arrays
     sizes = np.where(layers.has_choice, np.diff(layers.option_offsets), 0)
-    row, step = targets.row_steps()
+    row, step = targets.arrays.entry_steps()
     group = arrays.step_group[step]
     starts = offsets_of(sizes[group])
     choices = np.diff(arrays.choice_offsets)[step]

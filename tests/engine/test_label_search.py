@@ -152,7 +152,7 @@ def test_trace_logits_give_the_probability_of_labels_at_any_factor(
     np.testing.assert_allclose(
         np.exp(logits_along.log_p(factor)), expected[np.arange(ROWS), nodes], rtol=2e-3, atol=1e-7
     )
-    certain = np.diff(layers.option_offsets)[targets.arrays.step_group[targets.row_steps()[1]]] == 1
+    certain = np.diff(layers.option_offsets)[targets.arrays.step_group[targets.arrays.entry_steps()[1]]] == 1
     assert cells_of(targets).sum() == len(logits_along.logits) + certain.sum() + len(logits_along.choice_from)
 
 

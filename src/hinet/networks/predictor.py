@@ -278,7 +278,7 @@ class NetworkPredictor(Predictor):
     def logits_along(self, rows: Any, targets: Targets) -> NDArray[np.float64]:
         """Return the log probabilities of all options of every choice on the way to targets, one per row."""
         layers = self.model.layers
-        row, step = targets.row_steps()
+        row, step = targets.arrays.entry_steps()
         group = targets.arrays.step_group[step]
         sizes = np.where(layers.has_choice, np.diff(layers.option_offsets), 0)[group]
         option, owner = positions(layers.option_offsets[group], sizes), np.repeat(row, sizes)

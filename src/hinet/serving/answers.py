@@ -236,7 +236,7 @@ class Answerer:
         layers = self.fitted.codec.layers
         targets = Targets.of(_first_traces(found.traces))
         logits = self.fitted.predictor.logits_along(rows, targets)
-        row_of, step_of = targets.row_steps()
+        row_of, step_of = targets.arrays.entry_steps()
         groups = targets.arrays.step_group[step_of]
         chosen = targets.arrays.choice_option[targets.arrays.choice_offsets[step_of]]
         sizes = layers.option_offsets[groups + 1] - layers.option_offsets[groups]

@@ -227,6 +227,11 @@ class TargetArrays(NamedTuple):
         """Return the deepest neuron that each target ends at."""
         return self.step_group[self.step_offsets[1:] - 1]
 
+    def entry_steps(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the entry and the number of every step of the target of each entry."""
+        lengths = np.diff(self.step_offsets)[self.entry_target]
+        return np.repeat(np.arange(len(lengths)), lengths), positions(self.step_offsets[self.entry_target], lengths)
+
     def max_sizes(self, groups: Groups) -> tuple[int, int, int]:
         """Return the maximum numbers of groups, options and steps of a row."""
 
@@ -414,14 +419,7 @@ class Targets:
         """Return the number of rows with sets of labels that reach each group, (neurons,)."""
         arrays = self.arrays
         mass = np.repeat(arrays.entry_share, np.diff(arrays.step_offsets)[arrays.entry_target])
-        return np.bincount(arrays.step_group[self.row_steps()[1]], mass, len(self.layers.node)).astype(np.float64)
-
-    def row_steps(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the row and the number of every step of targets, one target per row."""
-        arrays = self.arrays
-        lengths = np.diff(arrays.step_offsets)[arrays.entry_target]
-        row = np.repeat(np.arange(len(self)), lengths)
-        return row, positions(arrays.step_offsets[arrays.entry_target], lengths)
+        return np.bincount(arrays.step_group[arrays.entry_steps()[1]], mass, len(self.layers.node)).astype(np.float64)
 
     def choice_options(self) -> NDArray[np.int64]:
         """Return the option of every choice, counted over all groups, (choices,)."""

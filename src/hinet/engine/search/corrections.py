@@ -169,7 +169,7 @@ class TraceLogits(NamedTuple):
     def of(cls, targets: Targets, logits: Floats) -> TraceLogits:
         """Return the object for one target per row, with logits of ``Predictor.logits_along``."""
         arrays, layers = targets.arrays, targets.layers
-        row, step = targets.row_steps()
+        row, step = arrays.entry_steps()
         group = arrays.step_group[step]
         sizes = np.diff(layers.option_offsets)[group]
         offsets = offsets_of(sizes[sizes > 1])

@@ -117,7 +117,7 @@ class LabelTargets(NamedTuple):
     @classmethod
     def _of_sets(cls, targets: Targets, spans: LabelSpans, counts: NDArray[np.float64]) -> LabelTargets:
         arrays, layers = targets.arrays, targets.layers
-        row, step = targets.row_steps()
+        row, step = arrays.entry_steps()  # a row has one target, its set
         choices = np.diff(arrays.choice_offsets)[step]
         choice = positions(arrays.choice_offsets[step], choices)
         group = np.repeat(arrays.step_group[step], choices)

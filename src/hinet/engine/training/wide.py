@@ -77,10 +77,9 @@ class Visits(NamedTuple):
     def of(cls, data: TrainingSet) -> Visits:
         """Return the visits of all groups with several options."""
         targets, groups = data.targets, data.groups
-        lengths = np.diff(targets.step_offsets)[targets.entry_target]
-        step = positions(targets.step_offsets[targets.entry_target], lengths)
-        step = step[free := np.diff(groups.first_row)[targets.step_group[step]] > 0]
-        entry = np.repeat(np.arange(len(targets.entry_target)), lengths)[free]
+        entry, step = targets.entry_steps()
+        free = np.diff(groups.first_row)[targets.step_group[step]] > 0
+        entry, step = entry[free], step[free]
         row_of_entry = np.repeat(np.arange(data.rows.row_count), np.diff(targets.row_offsets))
         group, option = targets.step_group[step], targets.choice_option[targets.choice_offsets[step]]
         order = np.lexsort((option, group))
