@@ -47,14 +47,6 @@ def largest(values, first, last):
 
 
 @inlined
-def log_softmax(logits, size):
-    """Turn the first ``size`` logits into log probabilities."""
-    shift = pooled(logits, 0, size)
-    for option in range(size):
-        logits[option] -= shift
-
-
-@inlined
 def log_chances(logits, size, exhaustive):
     """Turn the first ``size`` logits into log probabilities, given that one applies if they are exhaustive."""
     shift = log_some(logits, 0, size) if exhaustive else F4(0)
@@ -73,7 +65,9 @@ def log_options(neuron, groups, logits):
     elif groups.several:
         log_chances(logits, size, groups.exhaustive[neuron])
     else:
-        log_softmax(logits, size)
+        shift = pooled(logits, 0, size)
+        for option in range(size):
+            logits[option] -= shift
 
 
 @kernel
