@@ -212,7 +212,7 @@ def curve_point(labels: int) -> dict[str, Any]:
     mix = np.array(Mix(deep=1), np.float32)
     flat = DeepExpert.none(features, 0)
     no_labels = LabelWeights.none(features)
-    experts = Experts(deep, nothing, flat, no_labels, Memory.none(), no_labels, LabelSpans.none(layers), mix)
+    experts = Experts(deep, nothing, flat, no_labels, Memory.none(), no_labels, LabelSpans.of(layers), mix)
     matrix = sp.random_array((rows, features), density=0.02, format="csr", dtype=np.float32, rng=random)
     search = Search(FusedModel(layers, experts), threads=1)
     search.traces(matrix)

@@ -470,7 +470,7 @@ class Search(Predictor):
             for part in split(block, size):
                 counts, lists, touched = likely_labels(part, groups, experts, node_of, k, floor, max_labels, height)
                 used = int(counts.sum())
-                found.append(Labels(counts, *(values[:used].copy() for values in lists), touched))
+                found.append(Labels._make([counts, *(values[:used].copy() for values in lists), touched]))
             return joined(found)
 
         return joined(self._in_blocks(rows, answer))

@@ -154,7 +154,7 @@ class RestrictedSearch(Search):
         kept = kept[np.lexsort((-likely.probability[kept], owner[kept]))]
         kept = kept[_first(owner[kept], k)]
         counts = np.bincount(owner[kept], minlength=len(likely.counts))
-        best = Labels(counts, *(part[kept] for part in likely[1:-1]), likely.touched)
+        best = Labels._make([counts, *(part[kept] for part in likely[1:-1]), likely.touched])
         found = Found(*self._conditional(rows, *best.traces(self.layers)), likely.touched)
         return FoundLabels(found, best.probability / self._total(rows, self._shares(rows))[owner[kept]])
 

@@ -66,8 +66,8 @@ class Averaged(NamedTuple):
 class SharedRows:
     """One worker's part of a job whose rows are shared."""
 
-    def __init__(self, group: Group, parts: Sequence[Averaged], exchanges: int = EXCHANGES) -> None:
-        self._group, self._parts, self._exchanges = group, parts, exchanges
+    def __init__(self, group: Group, parts: Sequence[Averaged]) -> None:
+        self._group, self._parts = group, parts
         self._before: Sequence[Averaged] = []
         self.volume = 0  # bytes that this worker has exchanged
 
@@ -78,7 +78,7 @@ class SharedRows:
     def own(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return the rows of this worker in an epoch, with one piece per exchange."""
         own = np.ascontiguousarray(order[self._group.rank :: self._group.size])  # kernels need contiguous arrays
-        return np.array_split(own, self._exchanges)
+        return np.array_split(own, EXCHANGES)
 
     def exchange(self) -> None:
         """Move the weights of all workers by the steps of all of them."""

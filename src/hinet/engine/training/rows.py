@@ -411,7 +411,7 @@ class TrainingContext:
     def trains(self, expert: str) -> bool:
         """Return whether an expert is trained, given its name; all that are not named here are."""
         wide = self.settings.wants_wide(flat=self.has_flat, margin=self.has_margin)
-        wanted = {
+        wanted: dict[str, bool] = {
             "wide": wide if self.start is None else self.start.mix.wide > 0,
             "flat": self.has_flat,
             "neighbours": self.memory.vector.shape[1] > 0,
