@@ -248,10 +248,8 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
     """Return the data in the form that kernels read, and the sizes of the experts."""
     settings, valid = data.settings, data.valid
     layers, columns = rows.targets.layers, rows.columns
-    if settings.two_layers and not layers.multilabel:
-        raise HiNetError("`two_layers` is for rows with several labels; leave it out")
+    _check_layers(settings, start, layers, columns)
     checked, monitored = _checked_validation(valid, layers, columns)
-    _check_start(start, layers, columns)
     groups, starts_fresh = Groups.of(layers), start is None
     spans = _spans(data, layers, start)
     compared, private = rows, _private_columns(data, start)
@@ -272,7 +270,6 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
     if memory is None:
         room = int(MEMORY_SHARE * features * width * members) if private else None
         memory = memory_of(compared, data.vectors, spans.paths, settings.neighbours, room)
-    valid_unknown = None if valid is None else getattr(valid.rows, "unknown", None)
     checked, later = _compared_validation(valid, checked, memory, private, compared.columns)
     if merged is not None:
         checked = checked and (with_merged(checked[0], merged, features), checked[1])
@@ -298,13 +295,12 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
         titles=data.titles if starts_fresh and not layers.multilabel else None,
         memory=memory,
         members=members,
-        has_plain_member=members > 1 and has_dense,
         has_flat=has_flat,
         has_margin=has_margin,
         dropout=settings.dropout_for(redundant=redundant, dense=has_dense),
         plain_dropout=settings.dropout_for(redundant=redundant),
         valid=checked,
-        valid_unknown=valid_unknown,
+        valid_unknown=None if valid is None else getattr(valid.rows, "unknown", None),
         later=later,
         monitored=monitored,
     )
@@ -388,7 +384,9 @@ def _later_rows(valid: ValidationRows, memory: Memory) -> SparseMatrix:
     return near.without_last(columns, memory.private_columns)
 
 
-def _check_start(start: FusedModel | None, layers: Layers, columns: int) -> None:
+def _check_layers(settings: EngineSettings, start: FusedModel | None, layers: Layers, columns: int) -> None:
+    if settings.two_layers and not layers.multilabel:
+        raise HiNetError("`two_layers` is for rows with several labels; leave it out")
     if start is None:
         return
     if not start.layers.same_as(layers):

@@ -378,7 +378,6 @@ class TrainingContext:
     titles: TitleColumns | None
     memory: Memory  # memory of ``start``, if it is given
     members: int
-    has_plain_member: bool  # whether the last member ignores dense columns
     has_flat: bool
     has_margin: bool
     dropout: Dropout
@@ -397,6 +396,11 @@ class TrainingContext:
     def targets(self) -> Targets:
         """Targets of the rows in memory."""
         return self.rows.targets
+
+    @property
+    def has_plain_member(self) -> bool:
+        """Whether the last member ignores dense columns."""
+        return self.members > 1 and self.rows.matrix.dense.shape[1] > 0
 
     @property
     def features(self) -> int:

@@ -29,7 +29,7 @@ SCALE_STEPS = 20  # steps of a bisection, about the bits of single precision
 SURE = F4(1e-6)  # smallest distance from certainty in single precision
 ABSENT_LOGIT = -8.0  # logit of a label without rows, if rows have sets of labels
 
-PartsOfLabels: TypeAlias = Callable[[Ints], tuple[Numbers, Numbers]]  # by feature, (labels, m), and the rest, (labels,)
+PartsOfLabels: TypeAlias = Callable[[Ints], tuple[Numbers, Numbers]]  # parts by feature, (labels, m), and the rest
 
 
 class LabelWeights(NamedTuple):
