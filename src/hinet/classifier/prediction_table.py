@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
@@ -19,7 +19,6 @@ from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import text_of, text_part, unknown_rows
 from hinet.classifier.labels import NOTHING, TextStyle, paths_of
 from hinet.classifier.predicted_sets import Answers
-from hinet.data import Traces
 from hinet.data.tables import LabelledBlock, RowBlock, RowErrors, RowQuery, TableOptions, labelled_blocks
 from hinet.data.tables.labelled_tables import is_blank
 from hinet.data.tables.writing import LABEL_SEP, CellKind, new_table, output_format
