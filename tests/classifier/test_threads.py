@@ -24,7 +24,7 @@ class Pools:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: dict[str, int] = {}
-        for name in ("hinet.data.text.vocabulary", "hinet.engine.search.tracing"):
+        for name in ("hinet.data.text.features", "hinet.engine.search.tracing"):
             monkeypatch.setattr(f"{name}.ThreadPoolExecutor", self._counting(name.split(".")[1]))
         monkeypatch.setattr("hinet.data.text.text_input.MIN_BLOCK_BYTES", 50)  # so that few texts are many blocks
         monkeypatch.setattr("hinet.engine.search.tracing.MIN_BLOCK", 2)

@@ -14,8 +14,8 @@ from hinet.classifier.inputs import TextInput
 from hinet.classifier.rows import TitleRows, best_titles, learned_weight
 from hinet.data.matrices import MixedRows
 from hinet.data.text import TextSettings
+from hinet.data.text.features import HashedBlock
 from hinet.data.text.text_input import TextBlock
-from hinet.data.text.vocabulary import HashedBlock
 from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine import Search
 from hinet.errors import FileError, HiNetError

@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.matrices import quantise_rows
-from hinet.data.text.characters import word_pattern
+from hinet.data.text.features import parallel_map, vocabulary_lookup
 from hinet.data.text.ngram_kernels import SEED, finished, joined
-from hinet.data.text.text_input import as_arrow, in_blocks, normalise
-from hinet.data.text.vocabulary import parallel_map, vocabulary_lookup
+from hinet.data.text.text_input import as_arrow, in_blocks, normalise, word_pattern
 from hinet.encoders.token_kernels import NEVER, WITHIN, TokenTable, token_hashes, token_sums
 from hinet.errors import FileError, HiNetError
 from hinet.extras import require

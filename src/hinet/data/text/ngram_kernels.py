@@ -193,55 +193,43 @@ def _hash_chars(text: Bytes, row: Any, classes: Bytes, sizes: Any, work: Any, ha
 
 
 @inlined
-def _tally(
-    found: int,
-    hashes: Hashes,
-    places: Ints32,
-    slots: Hashes,
-    slot_times: Ints32,
-    slot_places: Ints32,
-    out_hashes: Hashes,
-    out_times: Ints32,
-    out_places: Ints32,
-    cursor: int,
-) -> int:
+def _tally(found: int, grams: Any, slots: Any, out: Any, cursor: int) -> int:
     """Write the distinct hashes of a row in ascending order with their counts; return the new cursor.
 
     The slot of a hash is given by its highest bits, or is the next free one, so slots are nearly sorted.
     """
+    (hashes, places), (slot_hashes, slot_times, slot_places), (out_hashes, out_times, out_places) = grams, slots, out
     bits = 1
     while 1 << bits < 2 * found:
         bits += 1
     shift = np.uint64(64 - bits)
     used = (1 << bits) + found  # no hash is stored further
     for free in range(used):
-        slots[free] = _FREE
+        slot_hashes[free] = _FREE
     for emitted in range(found):
         value = hashes[emitted]
         slot: Any = np.int64(value >> shift)
-        while slots[slot] != value and slots[slot] != _FREE:
+        while slot_hashes[slot] != value and slot_hashes[slot] != _FREE:
             slot += 1
-        if slots[slot] == value:
+        if slot_hashes[slot] == value:
             slot_times[slot] += 1
         else:
-            slots[slot] = value
+            slot_hashes[slot] = value
             slot_times[slot] = 1
             slot_places[slot] = places[emitted]
     first = cursor
     for slot in range(used):  # without a branch, as free slots are unpredictable
-        out_hashes[cursor], out_times[cursor], out_places[cursor] = slots[slot], slot_times[slot], slot_places[slot]
-        cursor += slots[slot] != _FREE
+        out_hashes[cursor], out_times[cursor] = slot_hashes[slot], slot_times[slot]
+        out_places[cursor] = slot_places[slot]
+        cursor += slot_hashes[slot] != _FREE
     for unsorted in range(first + 1, cursor):
         value = out_hashes[unsorted]
         if out_hashes[unsorted - 1] > value:
             times, place = out_times[unsorted], out_places[unsorted]
             at = unsorted
             while at > first and out_hashes[at - 1] > value:
-                out_hashes[at], out_times[at], out_places[at] = (
-                    out_hashes[at - 1],
-                    out_times[at - 1],
-                    out_places[at - 1],
-                )
+                out_hashes[at], out_times[at] = out_hashes[at - 1], out_times[at - 1]
+                out_places[at] = out_places[at - 1]
                 at -= 1
             out_hashes[at], out_times[at], out_places[at] = value, times, place
     return cursor
@@ -281,13 +269,10 @@ def hash_rows(text: Bytes, offsets: Ints64, classes: Bytes, chars: bool, shortes
     max_grams = max_units * (longest - shortest + 1)
     work = np.empty(max_units, np.uint64), np.empty(max_units, np.int32)
     hashes, places = np.empty(max_grams, np.uint64), np.empty(max_grams, np.int32)
-    slots, slot_times, slot_places = (
-        np.empty(5 * max_grams + 2, np.uint64),
-        np.empty(5 * max_grams + 2, np.int32),
-        np.empty(5 * max_grams + 2, np.int32),
-    )
+    room = 5 * max_grams + 2
+    slots = np.empty(room, np.uint64), np.empty(room, np.int32), np.empty(room, np.int32)
     size = np.int64(offsets[rows] - offsets[0]) * (longest - shortest + 1) * (3 if chars else 1) // 4 + max_grams
-    out_hashes, out_times, out_places = np.empty(size, np.uint64), np.empty(size, np.int32), np.empty(size, np.int32)
+    out = np.empty(size, np.uint64), np.empty(size, np.int32), np.empty(size, np.int32)
     out_offsets = np.zeros(rows + 1, np.int64)
     cursor = ZERO
     for row in range(rows):
@@ -298,16 +283,10 @@ def hash_rows(text: Bytes, offsets: Ints64, classes: Bytes, chars: bool, shortes
             found = _hash_words(text, bounds, classes, (shortest, longest), work, hashes, places)
         if cursor + found + 1 > size:
             size = cursor + found + 1 + size // 2
-            out_hashes, out_times, out_places = (
-                grown(out_hashes, size),
-                grown(out_times, size),
-                grown(out_places, size),
-            )
-        cursor = _tally(
-            found, hashes, places, slots, slot_times, slot_places, out_hashes, out_times, out_places, cursor
-        )
+            out = grown(out[0], size), grown(out[1], size), grown(out[2], size)
+        cursor = _tally(found, (hashes, places), slots, out, cursor)
         out_offsets[row + 1] = cursor
-    return out_offsets, out_hashes[:cursor], out_times[:cursor], out_places[:cursor]
+    return out_offsets, out[0][:cursor], out[1][:cursor], out[2][:cursor]
 
 
 @inlined
@@ -395,22 +374,6 @@ class Lookup(NamedTuple):
 
 
 @kernel
-def count_runs(ascending: Hashes) -> Any:
-    """Return the distinct hashes of an ascending array, and the count of each."""
-    distinct = 0
-    for index in range(len(ascending)):
-        distinct += index == 0 or ascending[index] != ascending[index - 1]
-    hashes, times = np.empty(distinct, np.uint64), np.zeros(distinct, np.int32)
-    last = -1
-    for index in range(len(ascending)):
-        if index == 0 or ascending[index] != ascending[index - 1]:
-            last += 1
-            hashes[last] = ascending[index]
-        times[last] += 1
-    return hashes, times
-
-
-@kernel
 def merge_counts(hashes: Hashes, times: Ints32, other_hashes: Hashes, other_times: Ints32) -> Any:
     """Return the sum of two counts, each with ascending hashes."""
     size = len(hashes) + len(other_hashes)
@@ -436,26 +399,10 @@ def merge_counts(hashes: Hashes, times: Ints32, other_hashes: Hashes, other_time
     return out_hashes[:cursor], out_times[:cursor]
 
 
-@kernel
-def row_buckets(offsets: Ints64, hashes: Hashes, shift: Any) -> Any:
-    """Return the highest bits of the hashes, each value once per row."""
-    out = np.empty(len(hashes), np.uint64)
-    cursor = 0
-    for row in range(len(offsets) - 1):
-        start = cursor
-        for at in range(offsets[row], offsets[row + 1]):
-            bucket = hashes[at] >> shift
-            if cursor == start or out[cursor - 1] != bucket:
-                out[cursor] = bucket
-                cursor += 1
-    return out[:cursor]
-
-
 @inlined
-def _find_features(
-    gram_hashes: Hashes, start: int, stop: int, hashes: Hashes, runs: Ints32, shift: Any, idf: Floats, features: Ints32
-) -> None:
+def _find_features(gram_hashes: Hashes, start: int, stop: int, lookup: Lookup, features: Ints32) -> None:
     """Write the features of the n-grams from ``start`` to ``stop``, -1 for n-grams that are not features."""
+    hashes, runs, shift, idf = lookup
     if len(runs) == 0:
         for at in range(start, stop):
             bucket = np.int64(gram_hashes[at] >> shift)
@@ -477,24 +424,15 @@ def _find_features(
 
 @inlined
 def _weigh_row(
-    grams: Grams,
-    row: int,
-    lookup: Lookup,
-    first: int,
-    sublinear: bool,
-    features: Ints32,
-    indices: Ints32,
-    values: Floats,
-    cursor: int,
+    grams: Grams, row: int, lookup: Lookup, first: int, sublinear: bool, work: Any, cursor: int
 ) -> tuple[int, float, int]:
     """Write the numbers and weights of the features of one kind in a row.
 
     Return the new cursor, the squared length, and the number of n-grams of the row that are features.
     """
-    offsets, gram_hashes, gram_times, _ = grams
-    hashes, runs, shift, idf = lookup
+    (offsets, gram_hashes, gram_times, _), (features, indices, values), idf = grams, work, lookup.idf
     start, gram_start, gram_stop = cursor, offsets[row], offsets[row + 1]
-    _find_features(gram_hashes, gram_start, gram_stop, hashes, runs, shift, idf, features)
+    _find_features(gram_hashes, gram_start, gram_stop, lookup, features)
     known = 0
     for at in range(gram_start, gram_stop):
         feature = features[at - gram_start]
@@ -536,17 +474,14 @@ def weigh_rows(
     indices, values = np.empty(size, np.int32), np.empty(size, np.float32)
     offsets = np.zeros(rows + 1, np.int64)
     features = np.empty(max(longest_row(words.offsets), longest_row(chars.offsets)), np.int32)
+    work = features, indices, values
     first_char = len(word_lookup.idf)
     unknown = np.ones(rows, np.float32)
     cursor = ZERO
     for row in range(rows):
         start = cursor
-        middle, word_squares, known = _weigh_row(
-            words, row, word_lookup, ZERO, sublinear, features, indices, values, start
-        )
-        cursor, char_squares, known_chars = _weigh_row(
-            chars, row, char_lookup, first_char, sublinear, features, indices, values, middle
-        )
+        middle, word_squares, known = _weigh_row(words, row, word_lookup, ZERO, sublinear, work, start)
+        cursor, char_squares, known_chars = _weigh_row(chars, row, char_lookup, first_char, sublinear, work, middle)
         total = _times_of_row(words, row)
         if first_char == 0:
             known, total = known_chars, _times_of_row(chars, row)
@@ -578,9 +513,8 @@ def _times_of_row(grams: Grams, row: int) -> int:
 def locate(grams: Grams, lookup: Lookup, base: int, located: Ints64) -> None:
     """Set in ``located`` the byte where each feature among ``grams`` starts; the block's text starts at ``base``."""
     _, gram_hashes, _, places = grams
-    hashes, runs, shift, idf = lookup
     features = np.empty(len(gram_hashes), np.int32)
-    _find_features(gram_hashes, ZERO, len(gram_hashes), hashes, runs, shift, idf, features)
+    _find_features(gram_hashes, ZERO, len(gram_hashes), lookup, features)
     for at in range(len(gram_hashes)):
         if features[at] >= 0:
             located[features[at]] = base + places[at]
