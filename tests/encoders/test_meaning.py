@@ -318,7 +318,7 @@ def test_a_frozen_encoder_uses_the_threads_of_n_jobs(
 ) -> None:
     torch = pytest.importorskip("torch")
     from hinet.encoders import Encoder
-    from hinet.encoders.torch_network import TorchNetwork
+    from hinet.encoders.torch_runtime import TorchNetwork
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("os.cpu_count", lambda: 4)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ NAMES = "names.safetensors"
 BLOCK_ROWS = 1 << 15
 BLOCK_VALUES = 1 << 22  # 32 MB
 WINDOW_VALUES = 1 << 24  # values distributed at a time: 128 MB
+_OWN_FILES = re.compile(rf"(\.)?(rows-\d+\.bin|{re.escape(MANIFEST)}|{re.escape(NAMES)})(?(1)\.[0-9a-f]{{16}})")
 _ARRAYS = 8  # arrays of a piece, the rows that one window adds to a block
 _REMEDY = "remove the checkpoint folder and start again"
 _SPACE_REMEDY = "free some space, or put the checkpoints on another disk"
@@ -223,9 +225,7 @@ def block_count(rows: int, values: float) -> int:
 
 def is_spill(name: str) -> bool:
     """Return whether a file belongs to a spill, or is a temporary file of one."""
-    name = name[1:-17] if name.startswith(".") and len(name) > 18 and name[-17] == "." else name
-    number = name.removeprefix("rows-").removesuffix(".bin")
-    return name in (MANIFEST, NAMES) or (name == f"rows-{number}.bin" and number.isdecimal())
+    return _OWN_FILES.fullmatch(name) is not None
 
 
 def remove_spill(folder: Path) -> None:

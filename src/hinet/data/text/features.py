@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,7 @@ from hinet.data.text.text_input import TextBlock, as_arrow, in_blocks, normalise
 from hinet.errors import HiNetError, did_you_mean
 from hinet.files import narrowest
 from hinet.files.schema import ArraySpec, check_arrays, floats, offsets
-from hinet.parameters import FLAG, INVALID, NONE, Rule, Rules, one_of, real, resolve_threads, validate_fields, whole
+from hinet.parameters import FLAG, INVALID, NONE, Rule, one_of, real, resolve_threads, rules_of, validate_fields, whole
 from hinet.ragged import Bools, Ints, freeze, offsets_of
 
 Sizes: TypeAlias = tuple[int, int]
@@ -69,16 +69,6 @@ def _read_sizes(value: Any) -> Any:
 
 
 _SIZES = Rule(f"the shortest and longest length, such as (1, 2), at most {MAX_NGRAM},", _read_sizes)
-RULES: Rules = {
-    "word_ngrams": _SIZES | NONE,
-    "char_ngrams": _SIZES | one_of("auto") | NONE,
-    "char_weight": real(above=0).with_remedy("for no character n-grams give char_ngrams=None"),
-    "min_df": (whole(1) | one_of("auto")).with_remedy("1 keeps every feature"),
-    "max_features": (whole(1) | NONE).with_remedy("None sets no limit"),
-    "hash_bits": (whole(1, MAX_HASH_BITS) | NONE).with_remedy("None keeps a vocabulary; 20 is common"),
-    "sublinear": FLAG,
-    "keep_names": FLAG,
-}
 
 
 @dataclass(frozen=True)
@@ -116,14 +106,16 @@ class TextSettings:
     'auto'
     """
 
-    word_ngrams: Sizes | None = (1, 2)
-    char_ngrams: Sizes | Literal["auto"] | None = "auto"
-    char_weight: float = 1.25
-    min_df: int | Literal["auto"] = "auto"
-    max_features: int | None = None
-    hash_bits: int | None = None
-    sublinear: bool = True
-    keep_names: bool = True
+    word_ngrams: Annotated[Sizes | None, _SIZES | NONE] = (1, 2)
+    char_ngrams: Annotated[Sizes | Literal["auto"] | None, _SIZES | one_of("auto") | NONE] = "auto"
+    char_weight: Annotated[float, real(above=0).with_remedy("for no character n-grams give char_ngrams=None")] = 1.25
+    min_df: Annotated[int | Literal["auto"], (whole(1) | one_of("auto")).with_remedy("1 keeps every feature")] = "auto"
+    max_features: Annotated[int | None, (whole(1) | NONE).with_remedy("None sets no limit")] = None
+    hash_bits: Annotated[
+        int | None, (whole(1, MAX_HASH_BITS) | NONE).with_remedy("None keeps a vocabulary; 20 is common")
+    ] = None
+    sublinear: Annotated[bool, FLAG] = True
+    keep_names: Annotated[bool, FLAG] = True
 
     def __post_init__(self) -> None:
         validate_fields(self, RULES)
@@ -149,6 +141,9 @@ class TextSettings:
             if name not in names:
                 raise HiNetError(f"unknown text setting {name!r}{did_you_mean(name, names)}")
         return cls(**data)
+
+
+RULES = rules_of(TextSettings)
 
 
 @dataclass(frozen=True, eq=False)

@@ -193,45 +193,43 @@ def _hash_chars(text: Bytes, row: Any, classes: Bytes, sizes: Any, work: Any, ha
 
 
 @inlined
-def _tally(found: int, grams: Any, slots: Any, out: Any, cursor: int) -> int:
+def _tally(found: int, grams: Any, table: Any, target: Any, cursor: int) -> int:
     """Write the distinct hashes of a row in ascending order with their counts; return the new cursor.
 
     The slot of a hash is given by its highest bits, or is the next free one, so slots are nearly sorted.
     """
-    (hashes, places), (slot_hashes, slot_times, slot_places), (out_hashes, out_times, out_places) = grams, slots, out
+    (hashes, places), (slots, slot_times, slot_places), (out, out_times, out_places) = grams, table, target
     bits = 1
     while 1 << bits < 2 * found:
         bits += 1
     shift = np.uint64(64 - bits)
     used = (1 << bits) + found  # no hash is stored further
     for free in range(used):
-        slot_hashes[free] = _FREE
+        slots[free] = _FREE
     for emitted in range(found):
         value = hashes[emitted]
         slot: Any = np.int64(value >> shift)
-        while slot_hashes[slot] != value and slot_hashes[slot] != _FREE:
+        while slots[slot] != value and slots[slot] != _FREE:
             slot += 1
-        if slot_hashes[slot] == value:
+        if slots[slot] == value:
             slot_times[slot] += 1
         else:
-            slot_hashes[slot] = value
+            slots[slot] = value
             slot_times[slot] = 1
             slot_places[slot] = places[emitted]
     first = cursor
     for slot in range(used):  # without a branch, as free slots are unpredictable
-        out_hashes[cursor], out_times[cursor] = slot_hashes[slot], slot_times[slot]
-        out_places[cursor] = slot_places[slot]
-        cursor += slot_hashes[slot] != _FREE
+        out[cursor], out_times[cursor], out_places[cursor] = slots[slot], slot_times[slot], slot_places[slot]
+        cursor += slots[slot] != _FREE
     for unsorted in range(first + 1, cursor):
-        value = out_hashes[unsorted]
-        if out_hashes[unsorted - 1] > value:
+        value = out[unsorted]
+        if out[unsorted - 1] > value:
             times, place = out_times[unsorted], out_places[unsorted]
             at = unsorted
-            while at > first and out_hashes[at - 1] > value:
-                out_hashes[at], out_times[at] = out_hashes[at - 1], out_times[at - 1]
-                out_places[at] = out_places[at - 1]
+            while at > first and out[at - 1] > value:
+                out[at], out_times[at], out_places[at] = out[at - 1], out_times[at - 1], out_places[at - 1]
                 at -= 1
-            out_hashes[at], out_times[at], out_places[at] = value, times, place
+            out[at], out_times[at], out_places[at] = value, times, place
     return cursor
 
 
@@ -400,9 +398,10 @@ def merge_counts(hashes: Hashes, times: Ints32, other_hashes: Hashes, other_time
 
 
 @inlined
-def _find_features(gram_hashes: Hashes, start: int, stop: int, lookup: Lookup, features: Ints32) -> None:
+def _find_features(
+    gram_hashes: Hashes, start: int, stop: int, hashes: Hashes, runs: Ints32, shift: Any, idf: Floats, features: Ints32
+) -> None:
     """Write the features of the n-grams from ``start`` to ``stop``, -1 for n-grams that are not features."""
-    hashes, runs, shift, idf = lookup
     if len(runs) == 0:
         for at in range(start, stop):
             bucket = np.int64(gram_hashes[at] >> shift)
@@ -424,15 +423,24 @@ def _find_features(gram_hashes: Hashes, start: int, stop: int, lookup: Lookup, f
 
 @inlined
 def _weigh_row(
-    grams: Grams, row: int, lookup: Lookup, first: int, sublinear: bool, work: Any, cursor: int
+    grams: Grams,
+    row: int,
+    lookup: Lookup,
+    first: int,
+    sublinear: bool,
+    features: Ints32,
+    indices: Ints32,
+    values: Floats,
+    cursor: int,
 ) -> tuple[int, float, int]:
     """Write the numbers and weights of the features of one kind in a row.
 
     Return the new cursor, the squared length, and the number of n-grams of the row that are features.
     """
-    (offsets, gram_hashes, gram_times, _), (features, indices, values), idf = grams, work, lookup.idf
+    offsets, gram_hashes, gram_times, _ = grams
+    hashes, runs, shift, idf = lookup
     start, gram_start, gram_stop = cursor, offsets[row], offsets[row + 1]
-    _find_features(gram_hashes, gram_start, gram_stop, lookup, features)
+    _find_features(gram_hashes, gram_start, gram_stop, hashes, runs, shift, idf, features)
     known = 0
     for at in range(gram_start, gram_stop):
         feature = features[at - gram_start]
@@ -474,14 +482,17 @@ def weigh_rows(
     indices, values = np.empty(size, np.int32), np.empty(size, np.float32)
     offsets = np.zeros(rows + 1, np.int64)
     features = np.empty(max(longest_row(words.offsets), longest_row(chars.offsets)), np.int32)
-    work = features, indices, values
     first_char = len(word_lookup.idf)
     unknown = np.ones(rows, np.float32)
     cursor = ZERO
     for row in range(rows):
         start = cursor
-        middle, word_squares, known = _weigh_row(words, row, word_lookup, ZERO, sublinear, work, start)
-        cursor, char_squares, known_chars = _weigh_row(chars, row, char_lookup, first_char, sublinear, work, middle)
+        middle, word_squares, known = _weigh_row(
+            words, row, word_lookup, ZERO, sublinear, features, indices, values, start
+        )
+        cursor, char_squares, known_chars = _weigh_row(
+            chars, row, char_lookup, first_char, sublinear, features, indices, values, middle
+        )
         total = _times_of_row(words, row)
         if first_char == 0:
             known, total = known_chars, _times_of_row(chars, row)
@@ -513,8 +524,9 @@ def _times_of_row(grams: Grams, row: int) -> int:
 def locate(grams: Grams, lookup: Lookup, base: int, located: Ints64) -> None:
     """Set in ``located`` the byte where each feature among ``grams`` starts; the block's text starts at ``base``."""
     _, gram_hashes, _, places = grams
+    hashes, runs, shift, idf = lookup
     features = np.empty(len(gram_hashes), np.int32)
-    _find_features(gram_hashes, ZERO, len(gram_hashes), lookup, features)
+    _find_features(gram_hashes, ZERO, len(gram_hashes), hashes, runs, shift, idf, features)
     for at in range(len(gram_hashes)):
         if features[at] >= 0:
             located[features[at]] = base + places[at]
