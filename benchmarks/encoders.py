@@ -27,7 +27,7 @@ from measure import DATA, Case, run_cases
 from hinet.data.matrices import unit_rows
 from hinet.encoders import CachedEncoder, Encoder, distill, packaged_encoder
 from hinet.encoders.sources import Precision
-from hinet.encoders.token_vectors import read_vectors
+from hinet.encoders.vector_files import read_vectors
 
 NAICS = DATA / "naics2022_index" / "naics2022_index.tsv"
 TEXTS, LONG_TEXTS, LONG_WORDS, ROUNDS = 500, 16, 200, 3
@@ -71,7 +71,7 @@ def speed(texts: Callable[[], list[str]]) -> Case:
     def case() -> dict[str, Any]:
         from sentence_transformers import SentenceTransformer
 
-        from hinet.encoders.torch_network import TorchNetwork
+        from hinet.encoders.torch_runtime import TorchNetwork
 
         given, folder = texts(), packaged_encoder()
         library = SentenceTransformer(str(folder), device="cpu")

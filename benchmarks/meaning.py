@@ -31,8 +31,7 @@ from engine import SEEDS, TEXTS
 from measure import Case, Stopwatch, answer_if_asked, run_alone, run_cases
 
 from hinet import HiNetClassifier, Taxonomy
-from hinet.data.text import TextFeatures, TextSettings
-from hinet.data.text.features import known_shares
+from hinet.data.text import TextFeatures, TextSettings, known_shares
 from hinet.encoders import CachedEncoder, Encoder, distill, packaged_encoder
 from hinet.metrics import accuracy, expected_calibration_error, hierarchical_f1, top_k_accuracy
 

@@ -15,7 +15,7 @@ from hinet import HiNetClassifier, HiNetError, Taxonomy, load
 from hinet.classifier import inputs
 from hinet.classifier.inputs import COMPARED_COLUMNS, MIN_TEXTS
 from hinet.classifier.model_folder import sealed
-from hinet.encoders import packaged_vectors as packaged
+from hinet.encoders import token_vectors as packaged
 from hinet.errors import FileError
 
 WORDS = {

@@ -17,9 +17,9 @@ from hinet.data.tables import (
     FailFast,
     RowQuery,
     TableOptions,
-    excel,
     labelled_blocks,
     read_blocks,
+    writing,
 )
 from hinet.data.tables.writing import CellKind, new_table, output_format
 from hinet.files import sheets
@@ -204,13 +204,13 @@ def test_what_a_sheet_cannot_hold_raises_and_leaves_no_file(tmp_path: Path, monk
         new_table(str(out), "xlsx", {"labels": "labels"}) as table,
     ):
         table.write({"labels": [["a|b"]]})
-    monkeypatch.setattr(excel, "MAX_ROWS", 2)
+    monkeypatch.setattr(writing, "MAX_ROWS", 2)
     with (
         pytest.raises(FileError, match=r"out\.xlsx: a sheet of Excel has at most 2 rows; write CSV"),
         new_table(str(out), "xlsx", {"text": "text"}) as table,
     ):
         table.write({"text": ["a", "b"]})
-    monkeypatch.setattr(excel, "MAX_BYTES", 1_000)
+    monkeypatch.setattr(writing, "MAX_BYTES", 1_000)
     with (
         pytest.raises(FileError, match="the sheet has more than 2 GB"),
         new_table(str(out), "xlsx", {"text": "text"}) as table,

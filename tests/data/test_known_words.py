@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hinet.data.text import TextFeatures, TextSettings, known_shares, unknown_words
-from hinet.data.text.features import replace_words
+from hinet.data.text.text_input import replace_words
 
 TRAINING = ["Rye bread, rye rolls", "white BREAD rolls", "Straße und rolls", "straße bread"]
 some_texts = st.lists(

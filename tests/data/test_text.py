@@ -16,10 +16,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 
 from hinet import load_icd10cm
-from hinet.data.text import TextFeatures, TextSettings, known_shares, text_input, unknown_words, vocabulary
-from hinet.data.text.characters import character_classes, join_words, replacements, word_pattern
+from hinet.data.text import TextFeatures, TextSettings, known_shares, text_input, unknown_words
 from hinet.data.text.ngram_kernels import BLANK, LETTER, MARK, PICTURE, SINGLE
-from hinet.data.text.text_input import align
+from hinet.data.text.text_input import align, character_classes, join_words, replacements, word_pattern
 from hinet.errors import HiNetError
 
 WORDS = TextSettings(char_ngrams=None)
@@ -437,7 +436,7 @@ def test_min_df_counts_rows_and_max_features_keeps_the_most_frequent() -> None:
 
 
 def test_auto_chooses_characters_for_short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hinet.data.text.vocabulary.FEW_TEXTS", 0)
+    monkeypatch.setattr("hinet.data.text.features.FEW_TEXTS", 0)
     short, long = ["one two three"] * 4, ["word " * 20] * 4
     assert TextFeatures.fit(short).settings.char_ngrams == (3, 5)
     assert TextFeatures.fit(long).settings.char_ngrams is None
@@ -450,14 +449,14 @@ def test_auto_chooses_characters_for_short_texts(monkeypatch: pytest.MonkeyPatch
 def test_auto_chooses_characters_for_few_long_texts(name: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     long = ["word " * 20] * 4
     for most, expected in ((least, (3, 5)), (least - 1, None)):
-        monkeypatch.setattr(f"hinet.data.text.vocabulary.{name}", most)
+        monkeypatch.setattr(f"hinet.data.text.features.{name}", most)
         assert TextFeatures.fit(long).settings.char_ngrams == expected
         assert TextFeatures.fit_chunks(iter([long[:1], long[1:]])).settings.char_ngrams == expected
 
 
 def test_auto_samples_the_first_texts_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hinet.data.text.vocabulary.FEW_TEXTS", 0)
-    monkeypatch.setattr("hinet.data.text.vocabulary.SAMPLE_TEXTS", 3)
+    monkeypatch.setattr("hinet.data.text.features.FEW_TEXTS", 0)
+    monkeypatch.setattr("hinet.data.text.features.SAMPLE_TEXTS", 3)
     texts = ["one", "two one", "two", *["word " * 200] * 5]
     for chunks in ([texts], [texts[:1], texts[1:2], texts[2:]], [texts[:2], texts[2:]]):
         assert TextFeatures.fit_chunks(iter(chunks)).settings.char_ngrams == (3, 5)
@@ -617,7 +616,7 @@ def test_names_and_threads_are_checked() -> None:
 
 
 def test_every_ngram_of_few_texts_is_a_feature(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vocabulary, "MAX_TEXTS_FOR_ALL", 3)
+    monkeypatch.setattr("hinet.data.text.features.MAX_TEXTS_FOR_ALL", 3)
     settings = TextSettings(word_ngrams=(1, 1), char_ngrams=None)
     for texts, least, names in (
         (["red apple", "green apple", "red"], 1, ["apple", "green", "red"]),

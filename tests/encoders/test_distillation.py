@@ -14,7 +14,7 @@ from hinet import HiNetError
 from hinet.data.matrices import unit_rows
 from hinet.encoders import CachedEncoder, Encoder, distill
 from hinet.encoders.distillation import RIDGE, Vocabulary, _ridge, normalised
-from hinet.encoders.token_vectors import read_vectors
+from hinet.encoders.vector_files import read_vectors
 from hinet.files import read_arrays
 
 TEXTS = ["Rye bread, sliced", "rye bread with cardamom", "Coffee shop", "the COFFEE shop", "toy train", "cardamom toy"]

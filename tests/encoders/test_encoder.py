@@ -15,7 +15,7 @@ import pytest
 from hinet import HiNetError
 from hinet.encoders import Encoder
 from hinet.encoders.sources import Precision
-from hinet.encoders.torch_network import TorchNetwork
+from hinet.encoders.torch_runtime import TorchNetwork
 from tests.processes import run
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)

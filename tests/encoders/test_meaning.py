@@ -14,8 +14,8 @@ from hinet.classifier.inputs import TextInput
 from hinet.classifier.rows import TitleRows, best_titles, learned_weight
 from hinet.data.matrices import MixedRows
 from hinet.data.text import TextSettings
+from hinet.data.text.features import HashedBlock
 from hinet.data.text.text_input import TextBlock
-from hinet.data.text.vocabulary import HashedBlock
 from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine import Search
 from hinet.errors import FileError, HiNetError
@@ -318,7 +318,7 @@ def test_a_frozen_encoder_uses_the_threads_of_n_jobs(
 ) -> None:
     torch = pytest.importorskip("torch")
     from hinet.encoders import Encoder
-    from hinet.encoders.torch_network import TorchNetwork
+    from hinet.encoders.torch_runtime import TorchNetwork
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("os.cpu_count", lambda: 4)

@@ -22,10 +22,10 @@ from hinet import HiNetClassifier
 from hinet.classifier import inputs
 from hinet.classifier.inputs import COMPARED_COLUMNS, default_vectors
 from hinet.cli import main
-from hinet.encoders import packaged_vectors as packaged
+from hinet.encoders import token_vectors as packaged
 from hinet.encoders.meaning import vector_source
-from hinet.encoders.token_kernels import MAX_MERGED, NEVER
-from hinet.encoders.token_vectors import TokenVectors, read_vectors
+from hinet.encoders.token_vectors import MAX_MERGED, NEVER, TokenVectors
+from hinet.encoders.vector_files import read_vectors
 from hinet.errors import FileError, HiNetError
 from hinet.files import read_arrays
 from hinet.progress import Progress

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from hinet.encoders.token_vectors import TokenVectors, read_vectors
+from hinet.encoders.token_vectors import TokenVectors
+from hinet.encoders.vector_files import read_vectors
 from hinet.errors import FileError, HiNetError
 
 PIECES = {"[UNK]": 0, "rye": 1, "bread": 2, "br": 3, "##ead": 4, "##s": 5, "un": 6, "##known": 7, "ähre": 8}

@@ -21,8 +21,7 @@ from hinet.classifier.predicted_sets import label_candidates
 from hinet.classifier.rows import TitleRows
 from hinet.data import Traces
 from hinet.data.frames import as_table
-from hinet.data.text.characters import join_words, word_pattern
-from hinet.data.text.text_input import as_arrow
+from hinet.data.text.text_input import as_arrow, join_words, word_pattern
 from hinet.engine import FoundNodes, Targets
 from hinet.engine.model.fused import Trust
 from hinet.engine.model.groups import Groups

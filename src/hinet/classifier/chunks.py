@@ -18,8 +18,8 @@ from hinet.classifier.inputs import Kind, check_container, count_of, kind_of, te
 from hinet.classifier.labels import labels_of_row, rows_of
 from hinet.data.frames import as_table, is_frame
 from hinet.data.matrices import check_weights
+from hinet.data.text.features import BoundedCounts, Counts, TextSettings, resolve_auto
 from hinet.data.text.text_input import as_arrow
-from hinet.data.text.vocabulary import BoundedCounts, Counts, TextSettings, resolve_auto
 from hinet.errors import HiNetError, InputTypeError, LabelError, counted
 from hinet.progress import SECONDS_BETWEEN_LINES, Progress
 

@@ -30,11 +30,9 @@ from hinet.classifier.columns import (
 from hinet.data.frames import as_table, is_frame, is_mixed, one_row_table
 from hinet.data.matrices import MixedRows, as_csr, check_rows, is_sparse
 from hinet.data.text import HashedTexts, TextFeatures, TextSettings, known_shares
-from hinet.data.text.features import replace_words
-from hinet.data.text.text_input import as_arrow
+from hinet.data.text.text_input import as_arrow, replace_words
 from hinet.encoders.meaning import EncoderVectors, Meaning, TunedInput
-from hinet.encoders.packaged_vectors import is_installed, packaged_vectors
-from hinet.encoders.token_vectors import TokenVectors
+from hinet.encoders.token_vectors import TokenVectors, is_installed, packaged_vectors
 from hinet.errors import HiNetError, InputTypeError, counted, format_value, quoted
 from hinet.files.schema import FINITE, check_arrays, floats
 from hinet.progress import Progress

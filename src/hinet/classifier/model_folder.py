@@ -168,7 +168,7 @@ class EncoderEntry(TypedDict):
 
 
 class PackagedEntry(TypedDict):
-    """Static vectors of an installed package; see :mod:`hinet.encoders.packaged_vectors`."""
+    """Static vectors of an installed package; see :mod:`hinet.encoders.token_vectors`."""
 
     package: str
     fingerprint: str

@@ -42,9 +42,9 @@ from hinet.data.datasets import holdout_mask
 from hinet.data.matrices import MixedRows
 from hinet.data.spill import NAMES, Spill, SpillWriter, block_count, check_disk_space, remove_spill
 from hinet.data.text import TextFeatures
-from hinet.data.text.features import NamingFeatures, features_from, named, without
+from hinet.data.text.features import Counts, TextSettings, hash_and_count
+from hinet.data.text.streamed_features import NamingFeatures, features_from, named, without
 from hinet.data.text.text_input import as_arrow
-from hinet.data.text.vocabulary import Counts, TextSettings, hash_and_count
 from hinet.encoders.meaning import EncoderVectors, Meaning
 from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine.model.groups import Groups

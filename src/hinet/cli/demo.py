@@ -56,8 +56,7 @@ def demo(
     from hinet.classifier.model_folder import check_target
     from hinet.cli.taxonomy import summary_lines
     from hinet.data import load_icd10cm
-    from hinet.encoders.packaged_vectors import is_installed
-    from hinet.encoders.token_vectors import PACKAGED
+    from hinet.encoders.token_vectors import PACKAGED, is_installed
     from hinet.engine.compiling import compile_for_training
     from hinet.ragged import evenly_spaced
     from hinet.taxonomy.check import summarise

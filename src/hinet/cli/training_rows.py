@@ -30,8 +30,8 @@ from hinet.data.tables import (
     taxonomy_check,
 )
 from hinet.data.tables.blocks import Skipped, estimate_rows
-from hinet.data.tables.columns import check_whole_path, iter_labels
-from hinet.data.text.vocabulary import TextSettings, hash_and_count, resolve_auto
+from hinet.data.tables.labelled_tables import check_whole_path, iter_labels
+from hinet.data.text.features import TextSettings, hash_and_count, resolve_auto
 from hinet.engine.settings import MAX_WIDTH, plan_memory
 from hinet.errors import HiNetError, counted, quoted
 from hinet.memory import GB, total_memory

@@ -18,7 +18,7 @@ from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -71,7 +71,11 @@ def split_by_hash(rows: LabelledRows, shares: Mapping[str, float], rest: str) ->
     >>> {name: len(part) for name, part in split_by_hash(rows, {"test": 0.5}, "train").items()}
     {'train': 3, 'test': 1}
     """
-    order = _hashes(rows)
+    digests = b"".join(
+        hashlib.blake2b(f"{label}\0{text}".encode(), digest_size=8).digest()
+        for text, label in zip(rows.texts, rows.labels, strict=True)
+    )
+    order = np.frombuffer(digests, ">u8") / 2.0**64  # a number in [0, 1) for every row
     part = np.full(len(rows), -1)
     bound = 0.0
     for number, share in enumerate(shares.values()):
@@ -82,15 +86,6 @@ def split_by_hash(rows: LabelledRows, shares: Mapping[str, float], rest: str) ->
     part[largest_first[np.unique(label[largest_first], return_index=True)[1]]] = -1
     names = [rest, *shares]
     return {name: rows.take(np.flatnonzero(part == number - 1)) for number, name in enumerate(names)}
-
-
-def _hashes(rows: LabelledRows) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return a number in [0, 1) for every row that depends only on its text and label."""
-    digests = b"".join(
-        hashlib.blake2b(f"{label}\0{text}".encode(), digest_size=8).digest()
-        for text, label in zip(rows.texts, rows.labels, strict=True)
-    )
-    return np.frombuffer(digests, ">u8") / 2.0**64
 
 
 def holdout_mask(count: int, share: float, seed: int) -> NDArray[np.bool_]:
@@ -148,8 +143,7 @@ def load_icd10cm() -> Icd10cm:
     )
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     node: str
     parent: str
     description: str

@@ -93,8 +93,8 @@ class SparseMatrix(NamedTuple):
         if isinstance(rows, MixedRows):
             _check_dense(rows.dense)
             return cls.of(rows.sparse)._replace(dense=_as_float(rows.dense))
-        indptr, indices, data = _arrays_of(rows)
-        if not _check_arrays(rows, indptr, indices, data):
+        indptr, indices, data, is_sorted = _valid_arrays(rows)
+        if not is_sorted:
             canonical = scipy.sparse.csr_array((data, indices, indptr), shape=rows.shape, copy=True)
             canonical.has_canonical_format = False
             canonical.sum_duplicates()
@@ -198,7 +198,7 @@ def is_for_kernels(rows: Any) -> bool:
 def check_rows(rows: Any, expected: int | None = None) -> None:
     """Raise HiNetError for a wrong number of rows, or values that are not finite."""
     if is_sparse(rows):
-        _check_arrays(rows, *_arrays_of(rows))
+        _valid_arrays(rows)
     else:
         _check_dense(rows)
     if expected is not None:
@@ -257,8 +257,14 @@ def _as_float(values: NDArray[Any]) -> NDArray[np.float32]:
         return np.require(values, np.float32, _KERNEL_FLAGS)
 
 
-def _arrays_of(rows: Any) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.float32]]:
-    """Return offsets, feature numbers and values of a CSR matrix, up to the last offset."""
+def _valid_arrays(rows: Any) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.float32], bool]:
+    """Return offsets, feature numbers and values of a CSR matrix, and whether the features of each row are ascending.
+
+    Raises
+    ------
+    HiNetError
+        If it is not a CSR matrix, or its arrays are invalid.
+    """
     if rows.format != "csr":
         raise HiNetError(f"expected a CSR matrix, got {rows.format.upper()}; convert it with .tocsr()")
     if rows.ndim != 2:
@@ -277,11 +283,12 @@ def _arrays_of(rows: Any) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.f
     if end < len(indices):
         indices, data = indices[:end], data[:end]
     kind = np.int32 if indices.dtype == np.int32 else np.int64
-    return offsets, np.require(indices, kind, _KERNEL_FLAGS), _as_float(data)
+    arrays = offsets, np.require(indices, kind, _KERNEL_FLAGS), _as_float(data)
+    return *arrays, _check_values(rows, *arrays)
 
 
-def _check_arrays(rows: Any, indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.float32]) -> bool:
-    """Return whether the features of every row are ascending; raise HiNetError if the arrays are invalid."""
+def _check_values(rows: Any, indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.float32]) -> bool:
+    """Return whether the features of each row are ascending; raise HiNetError for an invalid value."""
     stored, features = len(rows.indices), rows.shape[1]
     falls = indptr[1:] < indptr[:-1]  # a difference could overflow
     if indptr[0] != 0 or indptr[-1] > stored or falls.any():

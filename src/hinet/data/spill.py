@@ -9,23 +9,23 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from hinet.data.matrices import MixedRows, SparseMatrix
+from hinet.data.matrices import SparseMatrix
 from hinet.data.traces import Traces
 from hinet.errors import FileError, HiNetError
 from hinet.files.atomic import write_text
-from hinet.ragged import offsets_of
+from hinet.ragged import group_by, offsets_of
 from hinet.taxonomy import Layers
 
 MANIFEST = "rows.json"
@@ -33,6 +33,7 @@ NAMES = "names.safetensors"
 BLOCK_ROWS = 1 << 15
 BLOCK_VALUES = 1 << 22  # 32 MB
 WINDOW_VALUES = 1 << 24  # values distributed at a time: 128 MB
+_OWN_FILES = re.compile(rf"(\.)?(rows-\d+\.bin|{re.escape(MANIFEST)}|{re.escape(NAMES)})(?(1)\.[0-9a-f]{{16}})")
 _ARRAYS = 8  # arrays of a piece, the rows that one window adds to a block
 _REMEDY = "remove the checkpoint folder and start again"
 _SPACE_REMEDY = "free some space, or put the checkpoints on another disk"
@@ -44,6 +45,20 @@ class StoredBlock(NamedTuple):
     rows: SparseMatrix
     traces: Traces
     weights: NDArray[np.float32] | None
+
+    @classmethod
+    def joined(cls, blocks: Sequence[StoredBlock]) -> StoredBlock:
+        """Return the rows of several blocks; all or none of them have weights."""
+        if len(blocks) == 1:
+            return blocks[0]
+        lengths = np.concatenate([np.diff(block.rows.indptr) for block in blocks])
+        arrays = (np.concatenate(parts) for parts in zip(*(block.rows[1:4] for block in blocks), strict=True))
+        weights = [block.weights for block in blocks if block.weights is not None]
+        return cls(
+            SparseMatrix(offsets_of(lengths), *arrays),
+            Traces.joined(blocks[0].traces.layers, [block.traces for block in blocks]),
+            np.concatenate(weights) if weights else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -111,12 +126,11 @@ class Spill:
         lengths, indices, values, dense, traces, trace_lengths, neurons, weights = (
             np.concatenate(parts) for parts in zip(*pieces, strict=True)
         )
-        rows = len(lengths)
-        if not (_within(indices, self.columns - self.dense) and _within(neurons, len(layers.node))):
-            raise FileError(path, f"is damaged: it has features or labels that are out of range; {_REMEDY}")
-        csr = sp.csr_array((values, indices, offsets_of(lengths)), shape=(rows, self.columns - self.dense))
-        matrix = SparseMatrix.of(csr)._replace(dense=dense)
+        for numbers, count in ((indices, self.columns - self.dense), (neurons, len(layers.node))):
+            if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count:
+                raise FileError(path, f"is damaged: it has features or labels that are out of range; {_REMEDY}")
         labels = Traces(layers, offsets_of(traces), offsets_of(trace_lengths), neurons)
+        matrix = SparseMatrix(offsets_of(lengths), indices, values, dense)
         return StoredBlock(matrix, labels, weights if len(weights) else None)
 
 
@@ -130,7 +144,7 @@ class SpillWriter:
     columns: int
     fingerprint: str
     dense: int = 0
-    _waiting: list[tuple[Any, Traces, NDArray[np.float32] | None]] = field(default_factory=list)
+    _waiting: list[StoredBlock] = field(default_factory=list)
     _values: int = 0
     _windows: int = 0
 
@@ -142,8 +156,9 @@ class SpillWriter:
 
     def add(self, rows: Any, traces: Traces, weights: NDArray[np.floating[Any]] | None = None) -> None:
         """Add CSR rows, or MixedRows, with their labels; all or none of them have weights."""
-        self._waiting.append((rows, traces, None if weights is None else weights.astype(np.float32)))
-        self._values += _value_count(rows)
+        matrix = SparseMatrix.of(rows)
+        self._waiting.append(StoredBlock(matrix, traces, None if weights is None else weights.astype(np.float32)))
+        self._values += len(matrix.indices) + matrix.dense.size
         if self._values >= WINDOW_VALUES:
             self._distribute()
 
@@ -171,21 +186,14 @@ class SpillWriter:
         """Write the waiting rows to their blocks."""
         if not self._waiting:
             return
-        rows, traces, weights = _joined(self._waiting)
+        rows, traces, weights = StoredBlock.joined(self._waiting)
         self._waiting, self._values = [], 0
-        matrix = SparseMatrix.of(rows)
         random = np.random.default_rng([self.seed, 1 << 22, self._windows])
         self._windows += 1
-        block = random.integers(0, self.count, matrix.row_count)
-        order = np.argsort(block, kind="stable")
-        bounds = np.searchsorted(block[order], np.arange(self.count + 1)).tolist()
-        if self.count > 1:
-            matrix, traces = matrix.take(order), traces.take(order)
-            weights = None if weights is None else weights[order]
+        order, bounds = group_by(random.integers(0, self.count, rows.row_count), self.count)
         for number in np.flatnonzero(np.diff(bounds)).tolist():
-            start, end = bounds[number], bounds[number + 1]
-            part = None if weights is None else weights[start:end]
-            self._append(number, matrix.block(start, end), _slice(traces, start, end), part)
+            chosen = order[bounds[number] : bounds[number + 1]]
+            self._append(number, rows.take(chosen), traces.take(chosen), None if weights is None else weights[chosen])
 
     def _append(self, number: int, rows: SparseMatrix, traces: Traces, weights: NDArray[np.float32] | None) -> None:
         arrays = [
@@ -217,9 +225,7 @@ def block_count(rows: int, values: float) -> int:
 
 def is_spill(name: str) -> bool:
     """Return whether a file belongs to a spill, or is a temporary file of one."""
-    name = name[1:-17] if name.startswith(".") and len(name) > 18 and name[-17] == "." else name
-    number = name.removeprefix("rows-").removesuffix(".bin")
-    return name in (MANIFEST, NAMES) or (name == f"rows-{number}.bin" and number.isdecimal())
+    return _OWN_FILES.fullmatch(name) is not None
 
 
 def remove_spill(folder: Path) -> None:
@@ -251,36 +257,5 @@ def _writing(path: Path) -> Iterator[None]:
         raise FileError(path, f"cannot be written: {error.strerror or error}; {_SPACE_REMEDY}") from None
 
 
-def _within(numbers: NDArray[Any], count: int) -> bool:
-    """Return whether all numbers are from 0 to ``count`` - 1."""
-    return not len(numbers) or (int(numbers.min()) >= 0 and int(numbers.max()) < count)
-
-
 def _file(folder: Path, number: int) -> Path:
     return folder / f"rows-{number:05d}.bin"
-
-
-def _value_count(rows: Any) -> int:
-    return rows.sparse.nnz + rows.dense.size if isinstance(rows, MixedRows) else int(rows.nnz)
-
-
-def _joined(parts: list[tuple[Any, Traces, Any]]) -> tuple[Any, Traces, NDArray[np.float32] | None]:
-    rows = [part[0] for part in parts]
-    traces = Traces.joined(parts[0][1].layers, [part[1] for part in parts])
-    weights = None if parts[0][2] is None else np.concatenate([part[2] for part in parts])
-    if isinstance(rows[0], MixedRows):
-        sparse = sp.csr_array(sp.vstack([part.sparse for part in rows], format="csr"))
-        return MixedRows(sparse, np.concatenate([part.dense for part in rows])), traces, weights
-    return sp.csr_array(sp.vstack(rows, format="csr")), traces, weights
-
-
-def _slice(traces: Traces, start: int, end: int) -> Traces:
-    """Return the traces of consecutive rows."""
-    first, last = traces.row_offsets[start], traces.row_offsets[end]
-    low, high = traces.offsets[first], traces.offsets[last]
-    return Traces(
-        traces.layers,
-        traces.row_offsets[start : end + 1] - first,
-        traces.offsets[first : last + 1] - low,
-        traces.neurons[low:high],
-    )

@@ -225,8 +225,7 @@ class Traces:
 def _traces_of(layers: Layers, labels: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Return all traces of distinct labels (lists of traces, offsets, neurons), and the labels with none or too many.
 
-    Follows parents from the end of every trace, one level at a time, and branches where a neuron has several;
-    each step points to the step below it, so that finished traces can be read from the top down.
+    Follows parents from the end of every trace, one level at a time, and branches where a neuron has several.
     """
     flat, offsets = layers.neurons_of
     neurons, counts = gather(flat, offsets, labels)
@@ -240,41 +239,21 @@ def _traces_of(layers: Layers, labels: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         empty = np.zeros(1, np.int64)
         return empty, empty, empty[:0], bad
 
-    step_neuron, step_below = [neurons], [np.full(len(neurons), -1, np.int64)]
-    at_root = owner[neurons == 0]  # a trace that ends at the root has no step at all
-    tops, top_owner, top_length = [np.full(len(at_root), -1)], [at_root], [np.zeros(len(at_root), np.int64)]
-    first, length = 0, 1  # number of the first step of this round, neurons of a trace that finishes in it
+    at_root = owner[neurons == 0]  # a trace that ends at the root has no neuron at all
+    owners, traces = [at_root], [np.zeros((len(at_root), 0), np.int64)]  # finished ones, by length
+    rest = neurons[:, None]  # (unfinished traces, neurons so far), from the top down
     parents, parent_offsets = layers.parent_lists
-    while len(neurons):
-        above, splits = gather(parents, parent_offsets, neurons)
-        below = np.repeat(np.arange(len(neurons)) + first, splits)
-        owner = np.repeat(owner, splits)
+    while len(rest):
+        above, splits = gather(parents, parent_offsets, rest[:, 0])
+        rest, owner = np.repeat(rest, splits, axis=0), np.repeat(owner, splits)
         done = above == 0
-        tops.append(below[done])
-        top_owner.append(owner[done])
-        top_length.append(np.full(int(done.sum()), length))
-        first, length = first + len(neurons), length + 1
-        neurons, owner, below = above[~done], owner[~done], below[~done]
-        step_neuron.append(neurons)
-        step_below.append(below)
-    return _collect(len(labels), *map(np.concatenate, (top_owner, top_length, tops, step_neuron, step_below)))
-
-
-def _collect(
-    labels: int, owner: Ints, lengths: Ints, tops: Ints, neuron: Ints, below: Ints
-) -> tuple[Ints, Ints, Ints, Ints]:
-    order, lists = group_by(owner, labels)
-    lengths, step = lengths[order], tops[order]
-    offsets = offsets_of(lengths)
-    neurons = np.empty(offsets[-1], np.int64)
-    live = np.flatnonzero(lengths > 0)
-    depth = 0
-    while len(live):
-        neurons[offsets[live] + depth] = neuron[step[live]]
-        step[live] = below[step[live]]
-        depth += 1
-        live = live[lengths[live] > depth]
-    return lists, offsets, neurons, np.zeros(0, np.int64)
+        owners.append(owner[done])
+        traces.append(rest[done])
+        rest, owner = np.column_stack([above[~done], rest[~done]]), owner[~done]
+    order, lists = group_by(np.concatenate(owners), len(labels))
+    lengths = np.repeat(np.arange(len(traces)), [len(each) for each in traces])
+    neurons, lengths = gather(np.concatenate([each.ravel() for each in traces]), offsets_of(lengths), order)
+    return lists, offsets_of(lengths), neurons, bad
 
 
 def _follow(layers: Layers, above: Ints, nodes: Ints, rows: Ints) -> Ints:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hinet.encoders.encoder import Encoder as Encoder
     from hinet.encoders.sources import packaged_encoder as packaged_encoder
     from hinet.encoders.token_vectors import TokenVectors as TokenVectors
-    from hinet.encoders.token_vectors import read_vectors as read_vectors
+    from hinet.encoders.vector_files import read_vectors as read_vectors
 else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
@@ -23,6 +23,7 @@ else:
             "distillation": "Distilled distill",
             "encoder": "Encoder",
             "sources": "packaged_encoder",
-            "token_vectors": "TokenVectors read_vectors",
+            "token_vectors": "TokenVectors",
+            "vector_files": "read_vectors",
         },
     )

@@ -234,13 +234,9 @@ class CachedEncoder(Generic[Source]):
 
 def _keys_of(fingerprint: str, texts: Sequence[str]) -> NDArray[np.uint64]:
     """Return 128 bits for each text, as (n, 2)."""
-    start = blake2b(fingerprint.encode() + b"\0", digest_size=16)
-    digests = bytearray()
-    for text in texts:
-        digest = start.copy()
-        digest.update(text.encode())
-        digests += digest.digest()
-    return np.frombuffer(bytes(digests), "<u8").astype(np.uint64).reshape(-1, 2)
+    prefix = fingerprint.encode() + b"\0"
+    digests = b"".join(blake2b(prefix + text.encode(), digest_size=16).digest() for text in texts)
+    return np.frombuffer(digests, "<u8").astype(np.uint64).reshape(-1, 2)
 
 
 def _find(known: NDArray[np.uint64], keys: NDArray[np.uint64]) -> Ints:

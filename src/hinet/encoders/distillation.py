@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -104,7 +102,11 @@ def distill(
         "fitted_texts": fitted,
     }  # fmt: skip
     sif = ZIPF_SIF if texts is None else TEXT_SIF
-    _write(folder, vocabulary.tokenizer_json(), vectors.astype(np.float16), _config(plain.name, vectors, sif, about))
+    check_replaceable(folder)
+    with new_folder(folder, replace=True) as path:
+        write_arrays(path / "model.safetensors", {"embeddings": vectors.astype(np.float16)})
+        write_text(path / "tokenizer.json", vocabulary.tokenizer_json())
+        write_text(path / "config.json", json.dumps(_config(plain.name, vectors, sif, about), indent=2) + "\n")
     return Distilled(Path(folder), len(vectors), len(words), len(pairs), vectors.shape[1], fitted)
 
 
@@ -129,6 +131,7 @@ class Vocabulary:
     unknown: NDArray[np.int64]  # special and unused tokens, without a vector
     words: dict[str, int]  # ids of new words and pairs
     first_pair: int = 0
+    _pieces: dict[str, list[int]] = field(default_factory=dict)  # known tokens of words
 
     @classmethod
     def of(cls, encoder: Encoder) -> Vocabulary:
@@ -148,10 +151,6 @@ class Vocabulary:
         """Tokens with a vector."""
         return np.setdiff1d(np.arange(self.size), self.unknown)
 
-    @cached_property
-    def _pieces(self) -> dict[str, list[int]]:
-        return {}
-
     def pieces(self, words: Iterable[str]) -> dict[str, list[int]]:
         """Return the known tokens of each word, by the tokenizer of the encoder."""
         from tokenizers import Tokenizer
@@ -167,9 +166,8 @@ class Vocabulary:
     def extended(self, words: Sequence[str], pairs: Sequence[str]) -> Vocabulary:
         """Return the vocabulary with new tokens at its end."""
         numbers = {token: self.size + number for number, token in enumerate([*words, *pairs])}
-        extended = Vocabulary(self.tokenizer, self.size + len(numbers), self.unknown, numbers, self.size + len(words))
-        extended._pieces.update(self._pieces)
-        return extended
+        first_pair = self.size + len(words)
+        return replace(self, size=self.size + len(numbers), words=numbers, first_pair=first_pair)
 
     def ids(self, words: Sequence[str]) -> list[int]:
         """Return the tokens of the words of a text, read from the left; their pieces must be cached."""
@@ -226,12 +224,8 @@ def _separate_words(step: dict[str, Any] | None) -> None:
 def _token_vectors(encoder: Encoder, vocabulary: Vocabulary, progress: Progress) -> tuple[Vectors, Vectors]:
     """Return the centred vector of each token by itself, and the mean."""
     before, after = encoder.frame
-    progress.started(1, len(vocabulary.known))
-    try:
-        ids = [[*before, number, *after] for number in vocabulary.known.tolist()]
-        encoded = encoder.encode_ids(ids, progress=progress)
-    finally:
-        progress.finished()
+    ids = [[*before, number, *after] for number in vocabulary.known.tolist()]
+    encoded = encoder.encode_ids(ids, progress=progress)
     mean = encoded.mean(axis=0)
     vectors = np.zeros((vocabulary.size, encoded.shape[1]), np.float32)
     vectors[vocabulary.known] = encoded - mean
@@ -262,8 +256,7 @@ def _most_frequent(counted: list[tuple[str, int]]) -> list[str]:
 def _sif(frequencies: NDArray[Any], a: float) -> NDArray[np.float32]:
     """Return the SIF weights a / (a + p) of tokens."""
     shares = frequencies / max(frequencies.sum(), 1e-12)
-    weights: NDArray[np.float32] = (a / (a + shares)).astype(np.float32)
-    return weights
+    return np.asarray(a / (a + shares), np.float32)
 
 
 def _project(vectors: Vectors, rows: Vectors, width: int) -> Vectors:
@@ -271,8 +264,7 @@ def _project(vectors: Vectors, rows: Vectors, width: int) -> Vectors:
     if width >= vectors.shape[1]:
         return vectors
     _, directions = np.linalg.eigh(rows.T @ rows)
-    projected: Vectors = vectors @ directions[:, : -width - 1 : -1].astype(np.float32)
-    return projected
+    return np.asarray(vectors @ directions[:, : -width - 1 : -1].astype(np.float32))
 
 
 def _fit(
@@ -309,8 +301,7 @@ def _map(sums: Vectors, targets: Vectors) -> Vectors:
     scale = float((sums * targets).sum() / max(float((sums**2).sum()), 1e-12))
     identity = np.eye(sums.shape[1], dtype=np.float32)
     change = np.linalg.solve(sums.T @ sums + MAP_RIDGE * identity, sums.T @ (targets - scale * sums))
-    matrix: Vectors = (scale * identity + change).astype(np.float32)
-    return matrix
+    return np.asarray(scale * identity + change, np.float32)
 
 
 def _ridge(bags: sp.csr_matrix, rest: Vectors) -> Vectors:
@@ -362,27 +353,3 @@ def check_replaceable(folder: str | Path) -> None:
     if path.is_dir() and read_config(path) is not None and {entry.name for entry in path.iterdir()} <= known:
         return
     raise FileError(folder, "exists and is not a folder of static vectors; name another folder")
-
-
-def _write(folder: str | Path, tokenizer: str, vectors: NDArray[np.float16], config: dict[str, Any]) -> None:
-    """Write a folder atomically; old vectors stay until the new ones are complete."""
-    check_replaceable(folder)
-    target = Path(folder).resolve()
-    fresh = target.with_name(f".{target.name[:40]}.new.{secrets.token_hex(8)}")
-    old = target.with_name(f".{target.name[:40]}.old.{secrets.token_hex(8)}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with new_folder(fresh) as path:
-            write_arrays(path / "model.safetensors", {"embeddings": vectors})
-            write_text(path / "tokenizer.json", tokenizer)
-            write_text(path / "config.json", json.dumps(config, indent=2) + "\n")
-        if target.exists():
-            target.rename(old)
-        fresh.rename(target)
-    except OSError as error:
-        if old.exists() and not target.exists():
-            old.rename(target)
-        raise FileError(folder, f"cannot be written: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)

@@ -131,16 +131,7 @@ class Encoder:
         ``threads`` is the number of threads on a CPU and defaults to that of :meth:`load`.
         """
         distinct, rows = distinct_texts(texts)
-        progress = progress or SilentProgress()
-        vectors = np.empty((len(distinct), self.width), np.float32)
-        progress.started(1, len(distinct))
-        try:
-            for numbers, encoded in self.batches(distinct, batch=batch, threads=threads):
-                vectors[numbers] = encoded
-                progress.advanced(len(numbers))
-        finally:
-            progress.finished()
-        return vectors[rows]
+        return self._vectors(self.batches(distinct, batch=batch, threads=threads), len(distinct), progress)[rows]
 
     def batches(
         self, texts: Sequence[str], *, batch: int | None = None, threads: int | None = None
@@ -153,11 +144,19 @@ class Encoder:
 
     def encode_ids(self, ids: Ids, *, progress: Progress | None = None) -> Vectors:
         """Return a vector of length 1 for each sequence of token ids, which include the special tokens."""
-        vectors = np.empty((len(ids), self.width), np.float32)
-        for numbers, encoded in self._encode_batches(ids, None):
-            vectors[numbers] = encoded
-            if progress is not None:
+        return self._vectors(self._encode_batches(ids, None), len(ids), progress)
+
+    def _vectors(self, batches: Iterator[tuple[Ints, Vectors]], count: int, progress: Progress | None) -> Vectors:
+        """Return the vectors of all batches in the order of their numbers."""
+        progress = progress or SilentProgress()
+        vectors = np.empty((count, self.width), np.float32)
+        progress.started(1, count)
+        try:
+            for numbers, encoded in batches:
+                vectors[numbers] = encoded
                 progress.advanced(len(numbers))
+        finally:
+            progress.finished()
         return vectors
 
     def _tokenise(self, texts: Sequence[str]) -> Ids:
@@ -241,7 +240,7 @@ def _load_network(source: str | Path, folder: Path, device: str | None, precisio
     if precision == "int8":
         raise FileError(source, f"cannot run with 8 bits: {reason}")
     require("sentence_transformers", f"the encoder {source} ({reason})")
-    from hinet.encoders.torch_network import TorchNetwork
+    from hinet.encoders.torch_runtime import TorchNetwork
 
     return TorchNetwork.load(source, folder, device)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
 import numpy as np
 from numpy.typing import NDArray
 
+import hinet.encoders as encoders
 from hinet.data.matrices import unit_rows
-from hinet.encoders.token_vectors import MAX_WIDTH, TokenVectors, read_vectors
+from hinet.encoders.token_vectors import FINGERPRINT, MAX_WIDTH, TokenVectors, referenced_vectors
+from hinet.encoders.vector_files import read_vectors
 from hinet.errors import HiNetError
 from hinet.extras import require
 from hinet.files.schema import check_arrays, floats
@@ -52,36 +54,37 @@ class EncoderVectors:
     @classmethod
     def of(cls, encoder: str | Path | Encoder) -> EncoderVectors:
         """Return the embeddings of an encoder, given itself, its folder or its name."""
-        from hinet.encoders import CachedEncoder
-
         loaded, source = _load(encoder)
-        return cls(source, loaded.fingerprint, loaded.width, loaded=CachedEncoder(loaded))
+        return cls(source, loaded.fingerprint, loaded.width, loaded=encoders.CachedEncoder(loaded))
 
     def use(self, encoder: EncoderPlace) -> None:
         """Use the encoder at another place; raise HiNetError unless it is the encoder of training.
 
         The place is an encoder, its folder, package or name, a folder of several encoders, or a tuple of these.
         """
-        from hinet.encoders import CachedEncoder, Encoder
-        from hinet.encoders.sources import find_encoder, precision_of
-
-        if isinstance(encoder, Encoder) and encoder.fingerprint == self.fingerprint:
-            self.source, self.loaded = encoder.name, CachedEncoder(encoder)
+        if isinstance(encoder, encoders.Encoder) and encoder.fingerprint == self.fingerprint:
+            self.source, self.loaded = encoder.name, encoders.CachedEncoder(encoder)
             return
         given = encoder if isinstance(encoder, tuple) else (encoder,)
-        places = [each.folder if isinstance(each, Encoder) else each for each in given]
-        self.source = str(find_encoder(self.source, self.fingerprint, places))
-        self.loaded = CachedEncoder(Encoder.load(self.source, precision=precision_of(self.fingerprint)))
+        self.source = str(self._find([each.folder if isinstance(each, encoders.Encoder) else each for each in given]))
+
+    def _find(self, places: Sequence[str | Path]) -> Path:
+        """Load the encoder of training from one of some places, and return its folder."""
+        from hinet.encoders.sources import find_encoder, precision_of
+
+        folder = find_encoder(self.source, self.fingerprint, places)
+        loaded = encoders.Encoder.load(folder, precision=precision_of(self.fingerprint))
+        self.loaded = encoders.CachedEncoder(loaded)
+        return folder
 
     def bundle(self) -> EncoderVectors:
         """Return the same with a copy of the encoder to save in the model."""
         if self.bundled is not None:
             return self
-        encoder = self._cached().encoder
-        from hinet.encoders.encoder import Encoder
         from hinet.encoders.text_encoder import TextEncoder
 
-        assert isinstance(encoder, Encoder)
+        encoder = self._cached().encoder
+        assert isinstance(encoder, encoders.Encoder)
         return replace(self, bundled=TextEncoder.bundled(encoder))
 
     def vectors(self, texts: Any, threads: int | None, progress: Progress | None = None) -> Floats:
@@ -89,14 +92,12 @@ class EncoderVectors:
         return self._cached().encode(texts, progress=progress, threads=threads)
 
     def _cached(self) -> CachedEncoder[VectorSource]:
-        from hinet.encoders import CachedEncoder, Encoder
-        from hinet.encoders.sources import environment_places, find_encoder, precision_of
-
         if self.loaded is None and self.bundled is not None:
-            self.loaded = CachedEncoder(self.bundled)
+            self.loaded = encoders.CachedEncoder(self.bundled)
         elif self.loaded is None:
-            folder = find_encoder(self.source, self.fingerprint, [self.source, *environment_places()])
-            self.loaded = CachedEncoder(Encoder.load(folder, precision=precision_of(self.fingerprint)))
+            listed = os.environ.get("HINET_ENCODERS", "").split(os.pathsep)
+            self._find([self.source, *filter(None, listed)])
+        assert self.loaded is not None
         return self.loaded
 
     def describe(self) -> dict[str, Any]:
@@ -200,8 +201,6 @@ class Meaning:
         private = {"private": True} if self.private else {}
         if self.source.package is None:
             return {"encoder": None, **private}
-        from hinet.encoders.packaged_vectors import FINGERPRINT
-
         packaged = {"package": self.source.package, "fingerprint": FINGERPRINT, "width": self.source.width}
         return {"encoder": None, "vectors": packaged, **private}
 
@@ -213,8 +212,6 @@ class Meaning:
         if packaged is not None and encoder is not None:
             raise HiNetError("has both an encoder and static vectors")
         if packaged is not None:
-            from hinet.encoders.packaged_vectors import referenced_vectors
-
             source = referenced_vectors(packaged["package"], packaged["fingerprint"], packaged.get("width"))
         elif encoder is None:
             source = TokenVectors.from_arrays(_without_prefix(arrays, TOKENS_PREFIX))
@@ -237,10 +234,9 @@ class TunedInput:
     def of(cls, encoder: str | Path | Encoder) -> TunedInput:
         """Return a copy of an encoder, to be trained."""
         require("sentence_transformers", "a fine-tuned encoder")
-        from hinet.encoders import Encoder
         from hinet.encoders.text_encoder import TextEncoder
 
-        if not isinstance(encoder, str | Path | Encoder):
+        if not isinstance(encoder, str | Path | encoders.Encoder):
             raise HiNetError("the encoder of a saved model cannot be fine-tuned; set `encoder` to its folder")
         loaded, source = _load(encoder, device="cpu")
         return cls(TextEncoder.of(loaded), source)
@@ -302,11 +298,9 @@ def is_auto(vectors: Any) -> bool:
 
 def _load(encoder: str | Path | Encoder, device: str | None = None) -> tuple[Encoder, str]:
     """Return an encoder, and the folder or name that it was given by."""
-    from hinet.encoders import Encoder
-
-    if isinstance(encoder, Encoder):
+    if isinstance(encoder, encoders.Encoder):
         return encoder, encoder.name
-    return Encoder.load(encoder, device=device), str(encoder)
+    return encoders.Encoder.load(encoder, device=device), str(encoder)
 
 
 def _restore_encoder(shape: Mapping[str, Any], arrays: Arrays, purpose: str) -> TextEncoder:

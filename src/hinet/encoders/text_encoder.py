@@ -21,8 +21,7 @@ from hinet.data.matrices import unit_rows
 from hinet.encoders.encoder import WINDOW, Encoder, batches_by_length, distinct_texts, pad_tokens
 from hinet.encoders.onnx_network import OnnxNetwork
 from hinet.encoders.sources import Precision, reason_of
-from hinet.encoders.torch_network import TorchNetwork
-from hinet.encoders.torch_runtime import torch_threads
+from hinet.encoders.torch_runtime import TorchNetwork, torch_threads
 from hinet.errors import HiNetError, quoted
 from hinet.extras import require
 from hinet.files import check_plain

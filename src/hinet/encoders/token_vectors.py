@@ -1,50 +1,51 @@
-"""Static token vectors: read from a folder, a file, a package or the hub, and summed over the tokens of texts.
+"""Static token vectors, summed over the tokens of texts, and those of wordllama, which the extra ``meaning`` installs.
 
-Vectors are quantised to 8 bits and looked up by the hash of their token.
+Vectors are quantised to 8 bits and looked up by the hash of their token. A word is looked up with the next one as a
+pair, then by itself, then in pieces. Pieces that start a word and pieces that continue one have different hashes.
+Without an order of merges, the first piece is the longest at the start of the word, the next is the longest at the
+start of the rest, and so on. With one, pieces are those of byte-pair encoding: neighbours are merged, starting with
+characters, as long as a merged pair is a token; the first token in order goes first.
+
+Only two files of the package are read: the vectors, and the vocabulary of their tokenizer. The package is not imported.
+Models that use these vectors store their digest instead of a copy.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.compiled import inlined, kernel
 from hinet.data.matrices import quantise_rows
-from hinet.data.text.characters import word_pattern
-from hinet.data.text.ngram_kernels import SEED, finished, joined
-from hinet.data.text.text_input import as_arrow, in_blocks, normalise
-from hinet.data.text.vocabulary import parallel_map, vocabulary_lookup
-from hinet.encoders.token_kernels import NEVER, WITHIN, TokenTable, token_hashes, token_sums
-from hinet.errors import FileError, HiNetError
-from hinet.extras import require
-from hinet.files import map_arrays, read_bounded
+from hinet.data.text.features import parallel_map, vocabulary_lookup
+from hinet.data.text.ngram_kernels import LETTER, SEED, SINGLE, character, finished, joined, longest_row, stepped
+from hinet.data.text.text_input import as_arrow, in_blocks, normalise, word_pattern
+from hinet.errors import FileError, HiNetError, quoted
+from hinet.files import map_arrays
 from hinet.files.schema import ArraySpec, Schema, bytes_of, check_arrays, floats
 from hinet.parameters import resolve_threads
 
 MAX_WIDTH = 4_096
 MAX_SCALE = 1e6  # largest scale in a file, so that sums stay finite
-MAX_TOKENS = 200_000  # words read from a text file, which lists frequent words first
-SIF = 1e-4  # frequency at which a word counts half
-ZIPF_SHIFT = 2.7  # added to the rank of a word in Zipf's law
+WITHIN = np.uint64(0x5851F42D4C957F2D)  # initial hash of pieces that continue a word
+MAX_PIECE = 32  # characters
+MAX_MERGED = 128  # characters of a word that are merged at a time, as the steps grow with their square
+NEVER = np.int32(2**31 - 1)  # order of a pair that is not merged
 BYTE_LEVEL = "Ġ"  # mark of the start of a word in a vocabulary of bytes
 WORD_STARTS = ("▁", BYTE_LEVEL)  # prefixes of pieces that start a word; other pieces continue one
 CONTINUES = "##"  # prefix of pieces that continue a word; other pieces start one
-TEXT_SUFFIXES = (".vec", ".txt")
-MAX_TOKENIZER_BYTES = 1 << 28  # typical tokenizers have a few megabytes
-_TENSORS, _TOKENIZER = "model.safetensors", "tokenizer.json"
-PACKAGED = "wordllama"  # the package of hinet.encoders.packaged_vectors
-_ACCEPTED = (
-    f"give a model2vec folder, a .vec or .txt file, {PACKAGED!r} for the vectors of the extra 'meaning', or a name on "
-    "the Hugging Face hub such as owner/model"
-)
 _SCHEMA: Schema = {
     "hashes": ArraySpec(("tokens",), "u", rising=True),
     "vectors": bytes_of("tokens", "width"),
@@ -52,6 +53,216 @@ _SCHEMA: Schema = {
     "pairs": ArraySpec((1,), "iu", 0, 1),
     "merges": ArraySpec(("tokens",), "iu", 0, int(NEVER), optional=True),
 }
+PACKAGED = "wordllama"  # package of static vectors
+WEIGHTS = "weights/l2_supercat_256.safetensors"
+TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
+DIGESTS = {
+    WEIGHTS: "64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5",
+    TOKENIZER: "93248f2a9ec36c7b35f700a033d5f36228aae48db61aee31007fa49062cdeb68",
+}  # SHA-256 of the files
+FINGERPRINT = hashlib.sha256("".join(DIGESTS.values()).encode()).hexdigest()[:32]
+REMEDY = "install it with: pip install 'hinet[meaning]'"
+
+
+class TokenTable(NamedTuple):
+    """Vectors by the hash of their token; hashes that start with the bits b are at ``runs[b]:runs[b + 1]``."""
+
+    hashes: Any  # (tokens,) ascending
+    runs: Any
+    shift: Any
+    vectors: Any  # (tokens, width) in 8 bits
+    scale: Any  # (tokens,)
+    has_pairs: Any
+    merges: Any  # (tokens,) order in which pairs of pieces are merged to tokens; (0,) if pieces are the longest ones
+
+
+@inlined
+def find_token(value: Any, table: Any) -> Any:
+    """Return the token of a hash, or -1."""
+    bits = np.int64(value >> table.shift)
+    for token in range(table.runs[bits], table.runs[bits + 1]):
+        if table.hashes[token] == value:
+            return token
+    return np.int64(-1)
+
+
+@inlined
+def pair_hash(first: Any, second: Any) -> Any:
+    """Return the hash of a pair of words, from their hashes."""
+    return finished(stepped(stepped(SEED, first), second))
+
+
+@inlined
+def read_words(text: Any, start: Any, stop: Any, classes: Any, codes: Any, begins: Any, words: Any) -> Any:
+    """Write the characters of the words of a row, and the start and hash of each word; return the number of words."""
+    count, length, inside = 0, 0, False
+    state = SEED
+    position = start
+    while position < stop:
+        code, width = np.int64(text[position]), 1
+        if code >= 0x80:
+            code, width = character(text, position)
+        if LETTER <= classes[code] <= SINGLE:
+            if not inside:
+                inside = True
+                state = SEED
+                begins[count] = length
+            state = joined(state, np.uint64(code))
+            codes[length] = np.uint64(code)
+            length += 1
+        elif inside:
+            inside = False
+            words[count] = finished(state)
+            count += 1
+        position += width
+    if inside:
+        words[count] = finished(state)
+        count += 1
+    begins[count] = length
+    return count
+
+
+@inlined
+def add_vector(token: Any, table: Any, sums: Any, row: Any) -> None:
+    """Add the vector of a token to the sum of a row."""
+    scale = table.scale[token]
+    for column in range(sums.shape[1]):
+        sums[row, column] += scale * np.float32(table.vectors[token, column])
+
+
+@inlined
+def add_pieces(codes: Any, begin: Any, end: Any, table: Any, sums: Any, row: Any) -> None:
+    """Add the vectors of the pieces of a word; skip characters that start no known piece."""
+    first = begin
+    while first < end:
+        state = SEED if first == begin else WITHIN
+        longest, after = np.int64(-1), first + 1
+        for last in range(first, min(end, first + MAX_PIECE)):
+            state = joined(state, codes[last])
+            token = find_token(finished(state), table)
+            if token >= 0:
+                longest, after = token, last + 1
+        if longest >= 0:
+            add_vector(longest, table, sums, row)
+        first = after
+
+
+@inlined
+def find_piece(codes: Any, first: Any, last: Any, starts: Any, table: Any) -> Any:
+    """Return the token of characters that start or continue a word, or -1."""
+    if first == last or last - first > MAX_PIECE:
+        return np.int64(-1)
+    state = SEED if starts else WITHIN
+    for index in range(first, last):
+        state = joined(state, codes[index])
+    return find_token(finished(state), table)
+
+
+@inlined
+def merge_order(codes: Any, first: Any, last: Any, starts: Any, table: Any) -> Any:
+    """Return the order in which pieces are merged to this one."""
+    token = find_piece(codes, first, last, starts, table)
+    return NEVER if token < 0 else table.merges[token]
+
+
+@inlined
+def merge_pieces(codes: Any, start: Any, stop: Any, starts: Any, table: Any, cuts: Any, orders: Any) -> Any:
+    """Write where the pieces of characters begin, and their end; return the number of pieces.
+
+    If the characters start a word, the first piece is the mark of its start, which is empty until it is merged.
+    """
+    count = 0
+    if starts:
+        cuts[0] = start
+        count = 1
+    for index in range(start, stop):
+        cuts[count] = index
+        count += 1
+    cuts[count] = stop
+    for piece in range(count - 1):
+        orders[piece] = merge_order(codes, cuts[piece], cuts[piece + 2], starts and piece == 0, table)
+    while True:
+        best = 0
+        for piece in range(1, count - 1):
+            if orders[piece] < orders[best]:
+                best = piece
+        if count < 2 or orders[best] == NEVER:
+            return count
+        count -= 1
+        for piece in range(best + 1, count):
+            cuts[piece] = cuts[piece + 1]
+            orders[piece] = orders[piece + 1]
+        cuts[count] = stop
+        for piece in range(max(best - 1, 0), min(best + 1, count - 1)):
+            orders[piece] = merge_order(codes, cuts[piece], cuts[piece + 2], starts and piece == 0, table)
+
+
+@inlined
+def add_merged_pieces(
+    codes: Any, begin: Any, end: Any, table: Any, cuts: Any, orders: Any, sums: Any, row: Any
+) -> None:
+    """Add the vectors of the pieces of a word that its characters are merged to; skip pieces without a vector."""
+    for start in range(begin, end, MAX_MERGED):
+        count = merge_pieces(codes, start, min(end, start + MAX_MERGED), start == begin, table, cuts, orders)
+        for piece in range(count):
+            token = find_piece(codes, cuts[piece], cuts[piece + 1], start == begin and piece == 0, table)
+            if token >= 0:
+                add_vector(token, table, sums, row)
+
+
+def _steps_of_sums(text: Any, offsets: Any, classes: Any, table: Any) -> Any:
+    return (40 if len(table.merges) == 0 else 80) * len(text) + len(text) * table.vectors.shape[1] // 4
+
+
+@kernel(steps=_steps_of_sums)
+def token_sums(text: Any, offsets: Any, classes: Any, table: Any) -> Any:
+    """Return the sum of the token vectors of each row, (n, width)."""
+    rows = len(offsets) - 1
+    size = longest_row(offsets) + 1
+    codes, begins, words = np.empty(size, np.uint64), np.empty(size + 1, np.int64), np.empty(size, np.uint64)
+    sums = np.zeros((rows, table.vectors.shape[1]), np.float32)
+    cuts, orders = np.empty(MAX_MERGED + 2, np.int64), np.empty(MAX_MERGED + 2, np.int32)
+    for row in range(rows):
+        count = read_words(text, offsets[row], offsets[row + 1], classes, codes, begins, words)
+        word = 0
+        while word < count:
+            token = np.int64(-1)
+            if table.has_pairs and word + 1 < count:
+                token = find_token(pair_hash(words[word], words[word + 1]), table)
+                if token >= 0:
+                    word += 1
+            if token < 0:
+                token = find_token(words[word], table)
+            if token >= 0:
+                add_vector(token, table, sums, row)
+            elif len(table.merges) == 0:
+                add_pieces(codes, begins[word], begins[word + 1], table, sums, row)
+            else:
+                add_merged_pieces(codes, begins[word], begins[word + 1], table, cuts, orders, sums, row)
+            word += 1
+    return sums
+
+
+@kernel
+def token_hashes(text: Any, offsets: Any, classes: Any, within: Any) -> Any:
+    """Return the hash of each row as a token (a word, a pair, or a piece that continues a word), and its words."""
+    rows = len(offsets) - 1
+    size = longest_row(offsets) + 1
+    codes, begins, words = np.empty(size, np.uint64), np.empty(size + 1, np.int64), np.empty(size, np.uint64)
+    hashes, counts = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
+    for row in range(rows):
+        count = read_words(text, offsets[row], offsets[row + 1], classes, codes, begins, words)
+        counts[row] = count
+        if within[row] and count == 1:
+            state = WITHIN
+            for index in range(begins[0], begins[1]):
+                state = joined(state, codes[index])
+            hashes[row] = finished(state)
+        elif count == 1:
+            hashes[row] = words[0]
+        elif count == 2 and not within[row]:
+            hashes[row] = pair_hash(words[0], words[1])
+    return hashes, counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,22 +291,16 @@ class TokenVectors:
         if len(tokens) != len(vectors):
             raise HiNetError(f"got {len(tokens):,} tokens and {len(vectors):,} vectors; give one vector per token")
         within = np.zeros(len(tokens), bool) if within is None else within
-        hashes, counts = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
-        start = 0
-        for part in map(normalise, in_blocks(as_arrow(list(tokens)), 1)):
-            end = start + len(part.offsets) - 1
-            part_hashes, part_counts = token_hashes(part.text, part.offsets, part.classes, within[start:end])
-            hashes.append(part_hashes)
-            counts.append(part_counts)
-            start = end
-        all_hashes = np.concatenate(hashes)
-        usable = np.flatnonzero(all_hashes)
-        distinct, first = np.unique(all_hashes[usable], return_index=True)
+        hashes, counts = (
+            _hash_tokens(tokens, within) if len(tokens) else (np.zeros(0, np.uint64), np.zeros(0, np.int64))
+        )
+        usable = np.flatnonzero(hashes)
+        distinct, first = np.unique(hashes[usable], return_index=True)
         chosen = usable[first]
         if not len(chosen):
             raise HiNetError("none of the tokens is a word or a piece of a word")
         levels, scale = quantise_rows(np.ascontiguousarray(vectors[chosen], np.float32))
-        return cls._of(distinct, levels, scale, bool((np.concatenate(counts)[chosen] == 2).any()))
+        return cls._of(distinct, levels, scale, bool((counts[chosen] == 2).any()))
 
     @classmethod
     def of_merged_pieces(
@@ -168,21 +373,16 @@ class TokenVectors:
 
     def by_token(self, text: str) -> tuple[list[str], NDArray[np.float32]]:
         """Return the words of a text, pairs joined, and what each adds to the sum, (words, width)."""
-        (block,) = in_blocks(as_arrow([text]), 1) or [None]
-        plain = "" if block is None else normalise(block).text.tobytes().decode()
+        plain = normalise(as_arrow([text]).chunk(0)).text.tobytes().decode()
         words = word_pattern(plain, whole_runs=True).findall(plain)
         tokens: list[str] = []
         while len(words) > len(tokens):
             both = " ".join(words[len(tokens) : len(tokens) + 2])
-            if both != words[len(tokens)] and self._has_pair(both):
+            has_pair = self.table.has_pairs and both != words[len(tokens)]
+            if has_pair and np.isin(_hash_tokens([both], np.zeros(1, bool))[0], self.table.hashes)[0]:
                 words[len(tokens) : len(tokens) + 2] = [both]
             tokens.append(words[len(tokens)])
         return tokens, self.sums(tokens, 1) if tokens else np.zeros((0, self.width), np.float32)
-
-    def _has_pair(self, words: str) -> bool:
-        part = normalise(in_blocks(as_arrow([words]), 1)[0])
-        hashes, _ = token_hashes(part.text, part.offsets, part.classes, np.zeros(1, bool))
-        return bool(self.table.has_pairs) and bool(np.isin(hashes[0], self.table.hashes))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that :meth:`from_arrays` reads."""
@@ -203,6 +403,13 @@ class TokenVectors:
         return cls._of(hashes, vectors, scale, bool(arrays["pairs"][0]), merges)
 
 
+def _hash_tokens(tokens: Sequence[str], within: NDArray[np.bool_]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the hash and the number of words of each token; ``within`` marks those that continue a word."""
+    part = normalise(as_arrow(list(tokens)).chunk(0))
+    hashes, counts = token_hashes(part.text, part.offsets, part.classes, within)
+    return hashes, counts
+
+
 def _hashes_of_pieces(pieces: Sequence[str], within: NDArray[np.bool_]) -> NDArray[np.uint64]:
     """Return the hash of each piece as ``token_hashes`` does, without numba, which takes long to load."""
     codes = np.array(pieces).view(np.uint32).reshape(len(pieces), -1)  # (pieces, longest), padded with 0
@@ -211,80 +418,6 @@ def _hashes_of_pieces(pieces: Sequence[str], within: NDArray[np.bool_]) -> NDArr
         for column in codes.T:
             states = np.where(column > 0, joined(states, column.astype(np.uint64)), states)
         return np.array([finished(state) for state in states], np.uint64)
-
-
-def read_vectors(source: str | Path | TokenVectors) -> TokenVectors:
-    """Return the token vectors of a source.
-
-    Parameters
-    ----------
-    source : str, Path or TokenVectors
-        A model2vec folder (``model.safetensors`` and ``tokenizer.json``), such as ``hinet vectors distill`` writes; a
-        file of words and numbers as word2vec, GloVe and fastText write it (``.vec`` or ``.txt``, optionally with
-        ``.gz``), of which the first 200,000 words are read; ``"wordllama"``, the vectors of the extra ``meaning``; or
-        the name of a model on the Hugging Face hub, which needs a network.
-
-    Raises
-    ------
-    HiNetError
-        If the source does not exist or is invalid; names the file and, if possible, the line.
-    """
-    if isinstance(source, TokenVectors):
-        return source
-    if source == PACKAGED:
-        from hinet.encoders.packaged_vectors import packaged_vectors
-
-        return packaged_vectors()
-    path = Path(source)
-    if path.is_dir():
-        return _read_folder(path)
-    if path.is_file():
-        if not {*path.suffixes} & {*TEXT_SUFFIXES}:
-            raise FileError(path, "is not a vector file; expected .vec or .txt, also with .gz, or a model2vec folder")
-        return _read_text_file(path)
-    if isinstance(source, str) and source.count("/") == 1 and not source.startswith((".", "/")):
-        require("huggingface_hub", f"{source!r}, which is not a folder here,")
-        return _read_folder(_download(source))
-    raise FileError(path, f"does not exist; {_ACCEPTED}")
-
-
-def _download(name: str) -> Path:
-    from hinet.encoders.sources import hub_folder
-
-    try:
-        files = [_TENSORS, _TOKENIZER, "config.json"]
-        return hub_folder([name], files, lambda folder: (folder / _TENSORS).is_file())
-    except HiNetError as error:
-        raise HiNetError(f"{name!r} is not a folder, and {error}; {_ACCEPTED}") from None
-
-
-def _read_folder(folder: Path) -> TokenVectors:
-    for name in (_TENSORS, _TOKENIZER):
-        if not (folder / name).is_file():
-            raise FileError(folder, f"has no {name}; expected a model2vec folder")
-    with _naming(folder / _TENSORS), (folder / _TENSORS).open("rb") as stream:
-        vectors = _weighted_vectors(map_arrays(folder / _TENSORS, stream)[0])
-    with _naming(folder / _TOKENIZER):
-        tokens, ids, within = read_tokens(read_bounded(folder / _TOKENIZER, MAX_TOKENIZER_BYTES))
-    if len(ids) and ids.max() >= len(vectors):
-        raise FileError(folder, f"has {len(vectors):,} vectors and a token with the id {ids.max():,}; copy it again")
-    with _naming(folder):
-        return TokenVectors.of(tokens, vectors[ids], within)
-
-
-def _weighted_vectors(arrays: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
-    """Return the vectors of a model2vec folder by token id, multiplied by the token weights."""
-    name = next((name for name in ("embeddings", "embedding.weight") if name in arrays), None)
-    if name is None or arrays[name].ndim != 2 or not 0 < arrays[name].shape[1] <= MAX_WIDTH:
-        raise HiNetError(f"has no two-dimensional array 'embeddings' of at most {MAX_WIDTH:,} columns")
-    vectors = arrays[name].astype(np.float32)
-    if "mapping" in arrays:  # several tokens share a vector
-        vectors = vectors[arrays["mapping"].astype(np.int64)]
-    if "weights" in arrays:
-        vectors *= arrays["weights"].astype(np.float32)[:, None]
-    if not np.isfinite(vectors).all():
-        raise HiNetError("has vectors with values that are not finite")
-    return vectors
 
 
 def read_tokens(content: bytes) -> tuple[list[str], NDArray[np.int64], NDArray[np.bool_]]:
@@ -316,61 +449,83 @@ def _byte_letters() -> dict[str, int]:
     return {chr(byte): byte for byte in plain} | {chr(256 + number): byte for number, byte in enumerate(others)}
 
 
-def _read_text_file(path: Path) -> TokenVectors:
-    """Return the vectors of a text file: one line per word, the most frequent word first."""
-    import gzip
-
-    opened = gzip.open if path.suffix == ".gz" else open
-    words: list[str] = []
-    rows: list[NDArray[np.float32]] = []
-    width = 0
-    with _naming(path), opened(path, "rb") as stream:
-        for number, line in enumerate(stream, 1):
-            fields = line.decode(errors="replace").rstrip().split(" ")
-            if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
-                continue  # a header with the numbers of words and columns
-            width = width or len(fields) - 1
-            if not 0 < width <= MAX_WIDTH or len(fields) <= width:
-                raise HiNetError(
-                    f"line {number}: expected a word and {max(width, 1)} numbers, got {len(fields)} fields"
-                )
-            rows.append(_read_numbers(fields[-width:], number))
-            words.append(" ".join(fields[:-width]))
-            if len(words) == MAX_TOKENS:
-                break
-    if not words:
-        raise FileError(path, "is empty; expected one line per word")
-    vectors = np.stack(rows)
-    return TokenVectors.of(words, (vectors - vectors.mean(0)) * _rank_weights(len(words))[:, None])
+def is_installed() -> bool:
+    """Return whether the package of static vectors is installed."""
+    return _package_folder() is not None
 
 
-def _read_numbers(fields: Sequence[str], number: int) -> NDArray[np.float32]:
+def packaged_vectors() -> TokenVectors:
+    """Return the vectors of the installed package.
+
+    Raises
+    ------
+    FileError
+        If the package is not installed, or its files are not those that this version of hinet knows.
+    """
+    folder = _package_folder()
+    if folder is None:
+        raise FileError(PACKAGED, f"the package is not installed; {REMEDY}")
+    return _read_package(folder)
+
+
+def referenced_vectors(package: str, fingerprint: str, width: int | None = None) -> TokenVectors:
+    """Return the vectors that a saved model refers to, or their first columns.
+
+    Raises
+    ------
+    HiNetError
+        If they are unknown, not installed, or have fewer columns.
+    """
+    if package != PACKAGED or fingerprint != FINGERPRINT:
+        raise HiNetError(
+            f"the model uses vectors of {quoted(package)} with the fingerprint {quoted(fingerprint)}, and this version "
+            f"of hinet knows those of {PACKAGED} with {FINGERPRINT}"
+        )
+    if not is_installed():
+        raise FileError(PACKAGED, f"the model uses the vectors of this package, which is not installed; {REMEDY}")
+    vectors = packaged_vectors()
+    return vectors if width is None else vectors.first_columns(width)
+
+
+def _package_folder() -> Path | None:
+    from importlib.metadata import PackageNotFoundError, distribution  # slow to import
+
     try:
-        values = np.array(fields, np.float32)
-    except ValueError as error:
-        raise HiNetError(f"line {number}: {error}") from None
-    if not np.isfinite(values).all():
-        raise HiNetError(f"line {number}: a number is not finite")
-    return values
+        folder = Path(str(distribution(PACKAGED).locate_file(PACKAGED)))
+    except PackageNotFoundError:
+        return None
+    return folder if folder.is_dir() else None
 
 
-def _rank_weights(count: int) -> NDArray[np.float32]:
-    """Return the weight of each word by its rank; frequent words weigh less."""
-    share = 1 / (np.arange(count) + ZIPF_SHIFT)
-    share /= share.sum()
-    return (SIF / (SIF + share)).astype(np.float32)
+@cache
+def _read_package(folder: Path) -> TokenVectors:
+    """Return the vectors in the folder of the package.
+
+    Tokens are case-sensitive, and texts are in lower case. So words are split into tokens in lower case, and a token
+    with capital letters, such as a name, is used for the word that equals it in lower case and is not a token itself.
+    """
+    with _checked(folder, WEIGHTS) as weights, _checked(folder, TOKENIZER) as tokenizer:
+        vectors = map_arrays(folder / WEIGHTS, weights)[0]["embedding.weight"]
+        tokens, ids, within = read_tokens(tokenizer.read())
+    pieces = np.array([unicodedata.normalize("NFKC", token).lower() for token in tokens])
+    is_lower = pieces == np.array(tokens)
+    used = np.concatenate([np.flatnonzero(is_lower), np.flatnonzero(~is_lower & ~within)])
+    used = used[pieces[used] != ""]  # a mark of the start of a word
+    merges = np.where(is_lower, ids, NEVER).astype(np.int32)  # tokens are numbered in the order of their merges
+    read = TokenVectors.of_merged_pieces(pieces[used].tolist(), vectors[ids[used]], within[used], merges[used])
+    return replace(read, package=PACKAGED)
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Name a file in errors about its content."""
+def _checked(folder: Path, name: str) -> Iterator[IO[bytes]]:
+    """Open a file of the package whose digest is right."""
+    path = folder / name
     try:
-        yield
-    except FileError:
-        raise
-    except HiNetError as error:
-        raise FileError(path, str(error)) from None
-    except RecursionError:
-        raise FileError(path, "cannot be read as vectors: it is nested too deeply; copy it again") from None
-    except (OSError, EOFError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise FileError(path, f"cannot be read as vectors: {error!r}; copy it again") from None
+        stream = path.open("rb")
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror or error}; {REMEDY}") from None
+    with stream:
+        if hashlib.file_digest(stream, "sha256").hexdigest() != DIGESTS[name]:
+            raise FileError(path, f"is not the file of {PACKAGED} that this version of hinet knows; {REMEDY}")
+        stream.seek(0)
+        yield stream

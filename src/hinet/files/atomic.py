@@ -59,12 +59,23 @@ def new_file(path: str | Path) -> Iterator[IO[bytes]]:
     """
     try:
         target = Path(path).resolve()
-        if target.exists() and not target.is_file() and not target.is_dir():
+        if target.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        if target.exists() and not target.is_file():
             with target.open("wb") as stream:
                 yield stream
-        else:
-            with _replace(target) as stream:
+            return
+        temporary = _temporary_name(target)
+        try:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as stream:
                 yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            if target.exists():
+                temporary.chmod(target.stat().st_mode & 0o7777)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise FileError(path, f"cannot be written: {error.strerror or error}") from None
     except ValueError as error:
@@ -74,45 +85,33 @@ def new_file(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _replace(target: Path) -> Iterator[IO[bytes]]:
-    if target.is_dir():
-        raise IsADirectoryError(0, "it is a folder")
-    temporary = _temporary_name(target)
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        if target.exists():
-            temporary.chmod(target.stat().st_mode & 0o7777)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def new_folder(path: str | Path) -> Iterator[Path]:
+def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield a folder to fill, which becomes ``path`` when the block ends and is removed if it raises.
+
+    With ``replace``, it replaces an old folder, which stays whole until then, and missing parents are created.
 
     Raises
     ------
     FileError
-        If ``path`` exists and is not an empty folder, or if it cannot be written.
+        If ``path`` exists and is not an empty folder, unless it is replaced, or if it cannot be written.
     """
     target = Path(path).resolve()
-    temporary = _temporary_name(target)
+    temporary, old = _temporary_name(target), _temporary_name(target)
     try:
-        if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        if not replace and target.exists() and not (target.is_dir() and not any(target.iterdir())):
             raise FileError(path, "exists already; name a new folder, or remove the old one first")
-        temporary.mkdir()
+        temporary.mkdir(parents=replace)
         yield temporary
         if target.exists():
-            target.rmdir()
+            target.rename(old)
         temporary.rename(target)
     except OSError as error:
+        if old.exists() and not target.exists():
+            old.rename(target)
         raise FileError(path, f"cannot be written: {error.strerror or error}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def check_writable(folder: Path) -> None:

@@ -31,11 +31,6 @@ class DatabaseKind(NamedTuple):
     schema: str
 
     @property
-    def marks(self) -> str:
-        """Statements that mark a file as one of this kind."""
-        return f"PRAGMA application_id = {self.application};\nPRAGMA user_version = {self.format};\n"
-
-    @property
     def other(self) -> str:
         """Message for a database of another kind."""
         return f"is another database; name a new file for {self.contents}"
@@ -132,7 +127,9 @@ def _prepare(path: Path, connection: sqlite3.Connection, kind: DatabaseKind, loc
         connection.execute("BEGIN EXCLUSIVE")  # another process then finds all tables
         try:
             if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                _run(connection, kind.schema + kind.marks)
+                marks = f"PRAGMA application_id = {kind.application}; PRAGMA user_version = {kind.format};"
+                for statement in (kind.schema + marks).split(";")[:-1]:  # executescript would commit
+                    connection.execute(statement)
             connection.execute("COMMIT")
         finally:
             if connection.in_transaction:
@@ -157,12 +154,6 @@ def _marks(connection: sqlite3.Connection) -> tuple[int, int]:
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
     )
     return application, format
-
-
-def _run(connection: sqlite3.Connection, script: str) -> None:
-    """Run statements within the current transaction, which ``executescript`` would commit."""
-    for statement in script.split(";")[:-1]:
-        connection.execute(statement)
 
 
 def _switch_to_wal(connection: sqlite3.Connection, lock_seconds: float) -> None:

@@ -198,7 +198,11 @@ def check_plain(value: Any, kind: Any, where: str) -> None:
     elif origin is Literal:
         _require(isinstance(value, str) and value in parts, value, where, f"one of {', '.join(map(repr, parts))}")
     elif origin in (list, tuple):
-        _check_items(value, origin, parts, where)
+        is_fixed = origin is tuple and parts[-1] is not Ellipsis
+        _require(isinstance(value, (list, tuple)), value, where, "a list")
+        _require(not is_fixed or len(value) == len(parts), value, where, f"a list of {len(parts)}")
+        for index, item in enumerate(value):
+            check_plain(item, parts[index if is_fixed else 0], f"{where}[{index}]")
     elif origin is dict:
         _require(isinstance(value, dict), value, where, "a mapping")
         for name, item in value.items():
@@ -250,15 +254,6 @@ def _check_union(value: Any, kinds: tuple[Any, ...], where: str) -> None:
         except HiNetError as error:
             messages.append(str(error))
     raise HiNetError(max(messages, key=lambda message: message.partition(" ")[0].count(".")))  # the best match
-
-
-def _check_items(value: Any, origin: Any, kinds: tuple[Any, ...], where: str) -> None:
-    _require(isinstance(value, (list, tuple)), value, where, "a list")
-    if origin is tuple and kinds[-1] is not Ellipsis:
-        _require(len(value) == len(kinds), value, where, f"a list of {len(kinds)}")
-    for index, item in enumerate(value):
-        kind = kinds[index] if origin is tuple and kinds[-1] is not Ellipsis else kinds[0]
-        check_plain(item, kind, f"{where}[{index}]")
 
 
 def _check_fields(value: Any, kind: Any, where: str) -> None:

@@ -81,10 +81,11 @@ class _WatchedFile:
         return getattr(self._file, name)
 
 
-def _check_parts(path: str | Path, file: IO[bytes], max_bytes: int | None) -> None:
+def _check_parts(
+    path: str | Path, archive: zipfile.ZipFile, max_bytes: int | None, on_read: Callable[[], None] | None
+) -> None:
     """Raise FileError if an archive unpacks to more than can be read; zipfile never unpacks more than declared."""
-    with zipfile.ZipFile(file) as archive:
-        parts, workbooks = archive.infolist(), _workbooks(archive)
+    parts, workbooks = archive.infolist(), _workbooks(archive)
     size = sum(part.file_size for part in parts)
     if size > memory.total_memory() // MEMORY_PER_BYTE:
         raise FileError(path, "unpacks to more than there is memory for; save it as CSV")
@@ -95,6 +96,9 @@ def _check_parts(path: str | Path, file: IO[bytes], max_bytes: int | None) -> No
         if part.file_size > MAX_PART and not is_large:
             name = quoted(part.filename)
             raise FileError(path, f"its part {name} unpacks to more than {MAX_PART:,} bytes; save it as CSV")
+    for part in parts:
+        with archive.open(part) as stream:
+            _check_part(path, part.filename, stream, on_read)
 
 
 def _workbooks(archive: zipfile.ZipFile) -> set[str]:
@@ -112,18 +116,11 @@ def _workbooks(archive: zipfile.ZipFile) -> set[str]:
     return found
 
 
-def _check_contents(path: str | Path, file: IO[bytes], on_read: Callable[[], None] | None) -> None:
+def _check_part(path: str | Path, name: str, stream: IO[bytes], on_read: Callable[[], None] | None) -> None:
     """Raise FileError if a part declares entities, or if a row has too many elements: both grow in memory.
 
     Of a part that is not XML, all up to its first error is checked, which is what openpyxl would read of it.
     """
-    with zipfile.ZipFile(file) as archive:
-        for info in archive.infolist():
-            with archive.open(info) as stream:
-                _check_part(path, info.filename, stream, on_read)
-
-
-def _check_part(path: str | Path, name: str, stream: IO[bytes], on_read: Callable[[], None] | None) -> None:
     elements = 0
 
     def refuse(*declared: object) -> None:
@@ -153,8 +150,8 @@ def _rows(
 ) -> Iterator[SheetRow]:
     import openpyxl
 
-    _check_parts(path, file, max_bytes)
-    _check_contents(path, file, on_read)
+    with zipfile.ZipFile(file) as archive:
+        _check_parts(path, archive, max_bytes, on_read)
     workbook = openpyxl.load_workbook(file, read_only=True, data_only=True, keep_links=False)
     sheet = workbook.worksheets[0]
     sheet.reset_dimensions()  # programs other than Excel may write wrong dimensions

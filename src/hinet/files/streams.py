@@ -12,7 +12,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -54,25 +54,20 @@ def open_bytes(path: str | Path) -> Iterator[io.BufferedReader]:
         raise FileError(path, f"the compressed data is damaged or cut short: {error}") from None
 
 
-@contextmanager
-def _raw(path: str | Path) -> Iterator[io.BufferedReader]:
+def _raw(path: str | Path) -> AbstractContextManager[io.BufferedReader]:
     if str(path) == STANDARD:
-        yield standard_input()
-        return
+        return nullcontext(standard_input())
     try:
-        stream = Path(path).open("rb", buffering=BUFFER_BYTES)  # noqa: SIM115 closed below
+        return cast(io.BufferedReader, Path(path).open("rb", buffering=BUFFER_BYTES))
     except ValueError as error:  # a NUL inside the path itself
         raise FileError(repr(str(path)), f"cannot be read: {error}") from None
-    with stream:
-        yield cast(io.BufferedReader, stream)
 
 
-@contextmanager
-def _decompress(raw: io.BufferedReader) -> Iterator[io.BufferedReader]:
+def _decompress(raw: io.BufferedReader) -> AbstractContextManager[io.BufferedReader]:
     start = raw.peek(len(_XZ))
     inner: Any
     if start.startswith(_GZIP):
-        inner = gzip.open(raw)  # noqa: SIM115 closed below, as are the others
+        inner = gzip.open(raw)  # noqa: SIM115 closed by the caller, as are the others
     elif start.startswith(_XZ):
         inner = lzma.open(raw)  # noqa: SIM115
     elif start.startswith(_ZSTD):
@@ -80,10 +75,8 @@ def _decompress(raw: io.BufferedReader) -> Iterator[io.BufferedReader]:
 
         inner = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
     else:
-        yield raw
-        return
-    with inner:
-        yield io.BufferedReader(inner, BUFFER_BYTES)
+        return nullcontext(raw)
+    return io.BufferedReader(inner, BUFFER_BYTES)
 
 
 def standard_input() -> io.BufferedReader:

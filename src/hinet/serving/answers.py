@@ -22,8 +22,7 @@ from hinet.classifier.saved_model import LoadedModel
 from hinet.data import Traces
 from hinet.data.tables.labelled_tables import is_blank
 from hinet.data.text import unknown_words
-from hinet.data.text.characters import word_pattern
-from hinet.data.text.text_input import align
+from hinet.data.text.text_input import align, word_pattern
 from hinet.engine import Found
 from hinet.engine.model.groups import Targets
 from hinet.engine.search.corrections import odds_shift

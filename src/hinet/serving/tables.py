@@ -25,8 +25,7 @@ from hinet.choices import TableFormat
 from hinet.classifier.answers import PredictionOptions
 from hinet.classifier.prediction_table import PredictionOutput, PredictionTable
 from hinet.data.tables import FailFast, LabelledBlock, RowQuery, TableOptions, labelled_blocks
-from hinet.data.tables.excel import MAX_COLUMNS
-from hinet.data.tables.writing import LABEL_SEP, new_table
+from hinet.data.tables.writing import LABEL_SEP, MAX_COLUMNS, new_table
 from hinet.errors import FileError, HiNetError
 from hinet.files.sheets import MAX_ROWS as MAX_SHEET_ROWS
 from hinet.serving.gate import drain, exceeds, slow_body, too_long

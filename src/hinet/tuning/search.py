@@ -27,8 +27,8 @@ from hinet.classifier.inputs import count_of, kind_of
 from hinet.classifier.labels import checked_labels, has_sets, read_labels
 from hinet.classifier.parameters import RULES, SETTINGS, torch_parameter, write_settings
 from hinet.data.text import TextSettings
+from hinet.data.text.features import resolve_auto
 from hinet.data.text.text_input import as_arrow
-from hinet.data.text.vocabulary import resolve_auto
 from hinet.encoders.meaning import vector_source
 from hinet.errors import HiNetError, counted, did_you_mean
 from hinet.files.atomic import write_text

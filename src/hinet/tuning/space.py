@@ -11,7 +11,7 @@ import numpy as np
 
 from hinet.classifier.parameters import plain_settings
 from hinet.data.text import TextSettings
-from hinet.data.text.vocabulary import MAX_TEXTS_FOR_ALL
+from hinet.data.text.features import MAX_TEXTS_FOR_ALL
 from hinet.engine.settings import MAX_FLAT_LABELS, has_flat_by_default
 
 TEXT = "text."  # prefix of the names of text settings

@@ -1,8 +1,16 @@
 """Tables read and written in blocks: CSV, TSV, JSON lines, Parquet, ARFF, Excel and plain lines."""
 
 from hinet.data.tables.blocks import ColumnSelection, FailFast, RowBlock, RowErrors, TableOptions, collect_rejects
-from hinet.data.tables.columns import Columns, declared_columns, taxonomy_check
-from hinet.data.tables.labelled_tables import Conditions, LabelledBlock, LabelledTables, RowQuery, labelled_blocks
+from hinet.data.tables.labelled_tables import (
+    Columns,
+    Conditions,
+    LabelledBlock,
+    LabelledTables,
+    RowQuery,
+    declared_columns,
+    labelled_blocks,
+    taxonomy_check,
+)
 from hinet.data.tables.reading import read_blocks
 from hinet.data.tables.writing import new_table, output_format
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from hinet import memory
-from hinet.data.tables.blocks import MAX_ROWS, FailFast, RowBlock, RowErrors, TableFile
-from hinet.data.tables.cells import to_python
+from hinet.data.tables.blocks import BadRow, Row, RowBlock, TableFile, in_blocks
 from hinet.errors import FileError, quoted
 from hinet.files.delimited import width_message
 from hinet.files.schema import FINITE
@@ -27,8 +24,6 @@ from hinet.taxonomy.arff import ArffHeader, Attribute, AttributeKind, hierarchy_
 LABEL_SEP = "@"  # between the labels of a row
 INPUTS: tuple[AttributeKind, ...] = ("text", "number", "category")
 BYTES_PER_CELL = 24  # memory for a number and its copies when sparse rows become a table
-
-Errors = dict[int, str]  # why rows are invalid, keyed by row
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,16 +66,20 @@ def load_arff(path: str | Path, *, encoding: str = "utf-8") -> ArffData:
     if hierarchy is None:
         raise FileError(path, "no attribute is hierarchical, so rows have no labels; declare one")
     taxonomy = Taxonomy.from_draft(hierarchy_draft(path, hierarchy), source=str(path))
-    rows = _parse_rows(path, text, header)
-    columns: dict[str, tuple[str, ...]] = {}
-    if rows.are_sparse and not (header.names("category") or header.names("text")):
-        inputs = _number_matrix(rows)
-        rows.reject(FailFast())
-    else:
-        table, _ = _table_rows(rows, FailFast())
-        inputs = table.select([attribute.name for attribute in header.attributes if attribute.kind in INPUTS])
-        columns = input_columns(header)
-    return ArffData(inputs, _label_sets(rows, header.attributes.index(hierarchy), taxonomy), taxonomy, columns)
+    lines = _data_lines(text, header)
+    rows = []
+    for row in _parsed_rows(lines, header.attributes):
+        if isinstance(row, BadRow):
+            raise FileError(path, row.reason, line=row.number)
+        rows.append(row)
+    inputs = {index: attribute for index, attribute in enumerate(header.attributes) if attribute.kind in INPUTS}
+    values = [row.values for row in rows]
+    labels = _label_sets(path, _column(values, header.attributes.index(hierarchy), hierarchy), rows, taxonomy)
+    if _are_sparse(lines) and not (header.names("category") or header.names("text")):
+        return ArffData(_number_matrix(values, list(inputs)), labels, taxonomy, {})
+    _check_memory(path, lines, header)
+    table = {attribute.name: _array(attribute, _column(values, i, attribute)) for i, attribute in inputs.items()}
+    return ArffData(pa.table(table), labels, taxonomy, input_columns(header))
 
 
 def input_columns(header: ArffHeader) -> dict[str, tuple[str, ...]]:
@@ -89,57 +88,29 @@ def input_columns(header: ArffHeader) -> dict[str, tuple[str, ...]]:
 
 
 def arff_blocks(file: TableFile) -> Iterator[RowBlock]:
-    """Yield the rows of an ARFF file, which is read at once."""
+    """Yield the rows of an ARFF file, whose text is read at once."""
     path, selection = file.path, file.selection
     text = decode_text(path, read_to_end(path, file.peeked.stream), file.options.encoding)
     header = parse_header(path, text)
-    if problem := selection.missing_column([attribute.name for attribute in header.attributes]):
+    attributes = {attribute.name: (index, attribute) for index, attribute in enumerate(header.attributes)}
+    if problem := selection.missing_column(list(attributes)):
         raise FileError(path, problem)
-    table, lines = _table_rows(_parse_rows(path, text, header), file.row_errors)
-    names = selection.select(table.column_names)
-    stay_arrays = {*header.names("number"), *header.names("category")}
-    for start in range(0, table.num_rows, MAX_ROWS):
-        part = table.slice(start, MAX_ROWS)
-        arrays = {name: part.column(name).combine_chunks() for name in names}
-        cells = {name: to_python(array) for name, array in arrays.items() if name not in stay_arrays}
-        numbers = lines[start : start + MAX_ROWS].tolist()
-        yield RowBlock(path, "arff", numbers, cells, arrays, list(range(start, start + len(numbers))))
+    lines = _data_lines(text, header)
+    _check_memory(path, lines, header)
+    selected = {name: attributes[name] for name in selection.select(list(attributes))}
+
+    def cells_of(rows: list[Any]) -> dict[str, list[Any]]:
+        return {name: _column(rows, index, attribute) for name, (index, attribute) in selected.items()}
+
+    for block in in_blocks(file, _parsed_rows(lines, header.attributes), cells_of):
+        yield replace(block, arrays={name: _array(attributes[name][1], cells) for name, cells in block.cells.items()})
 
 
-@dataclass(frozen=True)
-class _ArffRows:
-    """The cells of the rows as text: a list per row, or in sparse rows a dict by the number of the attribute."""
-
-    path: str
-    attributes: tuple[Attribute, ...]
-    texts: list[str]  # the lines
-    numbers: NDArray[np.int64]  # the line numbers
-    cells: list[Any]
-    errors: Errors = field(default_factory=dict)
-
-    @property
-    def are_sparse(self) -> bool:
-        return bool(self.texts) and self.texts[0].startswith("{")
-
-    def column(self, index: int) -> list[str | None]:
-        """Return the cells of an attribute; what a sparse row leaves out is 0, or the first category."""
-        kind, values = self.attributes[index].kind, self.attributes[index].values
-        default = "0" if kind == "number" else values[0] if kind == "category" and values else "?"
-        texts = [row.get(index, default) if isinstance(row, dict) else row[index] for row in self.cells]
-        return [None if text in ("?", "") else text for text in texts]
-
-    def reject(self, row_errors: RowErrors) -> NDArray[np.int64]:
-        """Report the rows with errors, and return the others."""
-        for row, reason in sorted(self.errors.items()):
-            row_errors.add(self.path, int(self.numbers[row]), reason, self.texts[row])
-        return np.setdiff1d(np.arange(len(self.texts)), np.fromiter(self.errors, np.int64, len(self.errors)))
-
-
-def _parse_rows(path: str | Path, text: str, header: ArffHeader) -> _ArffRows:
-    """Return the rows of the data section, without blank lines and comments; invalid ones have empty cells."""
+def _data_lines(text: str, header: ArffHeader) -> list[tuple[int, str]]:
+    """Return the lines of the data section with their numbers, without blank lines and comments."""
     data = text[header.data_start :]
     has_comments, has_quotes = "%" in data, "'" in data or '"' in data
-    texts, numbers = [], []
+    lines = []
     for number, line in enumerate(data.split("\n"), start=header.data_line):
         stripped = line.strip()
         if has_comments and stripped.startswith("%"):
@@ -147,17 +118,37 @@ def _parse_rows(path: str | Path, text: str, header: ArffHeader) -> _ArffRows:
         if has_comments and not has_quotes:  # a % may be part of a quoted value
             stripped = stripped.partition("%")[0].rstrip()
         if stripped:
-            texts.append(stripped)
-            numbers.append(number)
-    rows = _ArffRows(str(path), header.attributes, texts, np.array(numbers, np.int64), [])
-    parse = _sparse_cells if rows.are_sparse else _dense_cells
-    for row, line in enumerate(texts):
+            lines.append((number, stripped))
+    return lines
+
+
+def _are_sparse(lines: Sequence[tuple[int, str]]) -> bool:
+    return bool(lines) and lines[0][1].startswith("{")
+
+
+def _check_memory(path: str | Path, lines: Sequence[tuple[int, str]], header: ArffHeader) -> None:
+    """Raise FileError if sparse rows are too large as a table."""
+    attributes = len(header.attributes)
+    if _are_sparse(lines) and len(lines) * attributes * BYTES_PER_CELL > memory.total_memory():
+        message = f"sparse rows of {attributes:,} attributes do not fit into memory as a table; load"
+        raise FileError(path, f"{message} them with hinet.data.load_arff, which keeps them sparse")
+
+
+def _parsed_rows(lines: Sequence[tuple[int, str]], attributes: Sequence[Attribute]) -> Iterator[Row | BadRow]:
+    """Yield rows of values: lists, or in sparse files dicts by the number of the attribute."""
+    split: Callable[[str, Sequence[Attribute]], Any] = _sparse_cells if _are_sparse(lines) else _dense_cells
+    declared = [{*attribute.values} for attribute in attributes]
+    for number, line in lines:
         try:
-            rows.cells.append(parse(line, header.attributes))
+            cells = split(line, attributes)
+            if isinstance(cells, dict):
+                values: Any = {index: _value(attributes[index], declared[index], cells[index]) for index in cells}
+            else:
+                values = list(map(_value, attributes, declared, cells))
         except ValueError as error:
-            rows.errors[row] = str(error)
-            rows.cells.append({})
-    return rows
+            yield BadRow(number, str(error), line)
+        else:
+            yield Row(number, values, len(line))
 
 
 def _dense_cells(line: str, attributes: Sequence[Attribute]) -> list[str]:
@@ -185,75 +176,63 @@ def _sparse_cells(line: str, attributes: Sequence[Attribute]) -> dict[int, str]:
     return cells
 
 
-def _label_sets(rows: _ArffRows, index: int, taxonomy: Taxonomy) -> list[frozenset[str]]:
-    cells = rows.column(index)
+def _value(attribute: Attribute, declared: set[str], text: str) -> float | str | None:
+    """Return a cell as a number or text, None for a missing one; raise ValueError for an invalid one."""
+    if text in ("?", ""):
+        return None
+    if attribute.kind == "number":
+        try:
+            value = float(text)
+        except ValueError:
+            reason = f"is {quoted(text)}, expected a number; write ? if it is missing"
+        else:
+            if not abs(value) > FINITE:
+                return None if value != value else value
+            reason = f"is {value}, expected a finite number"
+    elif attribute.kind == "category" and text not in declared:
+        listed = ", ".join(map(quoted, attribute.values[:8]))
+        reason = f"is {quoted(text)}, which is not among its values {listed}; declare it"
+    else:
+        return text
+    raise ValueError(f"attribute {quoted(attribute.name)} {reason}")
+
+
+def _column(rows: Sequence[Any], index: int, attribute: Attribute) -> list[Any]:
+    """Return the values of an attribute; what a sparse row leaves out is 0, or the first category."""
+    default: float | str | None = 0.0 if attribute.kind == "number" else None
+    if attribute.kind == "category" and attribute.values:
+        default = attribute.values[0]
+    return [row.get(index, default) if isinstance(row, dict) else row[index] for row in rows]
+
+
+def _array(attribute: Attribute, values: list[Any]) -> pa.Array:
+    """Return the values of an attribute as an Arrow array; categories are codes of the declared values."""
+    if attribute.kind != "category":
+        return pa.array(values, pa.float64() if attribute.kind == "number" else pa.string())
+    declared = {value: code for code, value in enumerate(dict.fromkeys(attribute.values))}
+    codes = [None if value is None else declared[value] for value in values]
+    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array([*declared], pa.string()))
+
+
+def _label_sets(
+    path: str | Path, cells: Sequence[str | None], rows: Sequence[Row], taxonomy: Taxonomy
+) -> list[frozenset[str]]:
     known: dict[str | None, frozenset[str]] = {None: frozenset()}
-    for cell, line in zip(cells, rows.numbers.tolist(), strict=True):
+    for cell, row in zip(cells, rows, strict=True):
         if cell is None or cell in known:
             continue
         known[cell] = frozenset(label for part in cell.split(LABEL_SEP) if (label := part.strip()))
         if unknown := sorted(label for label in known[cell] if label not in taxonomy):
             message = f"the label {quoted(unknown[0])} is not in the hierarchy of the attribute; declare it there"
-            raise FileError(rows.path, message, line=line)
+            raise FileError(path, message, line=row.number)
     return [known[cell] for cell in cells]
 
 
-def _table_rows(rows: _ArffRows, row_errors: RowErrors) -> tuple[pa.Table, NDArray[np.int64]]:
-    """Return valid rows as typed columns, labels as text, and the line of every row."""
-    if rows.are_sparse and len(rows.texts) * len(rows.attributes) * BYTES_PER_CELL > memory.total_memory():
-        message = f"sparse rows of {len(rows.attributes):,} attributes do not fit into memory as a table; load"
-        raise FileError(rows.path, f"{message} them with hinet.data.load_arff, which keeps them sparse")
-    columns: dict[str, pa.Array] = {}
-    for index, attribute in enumerate(rows.attributes):
-        texts = rows.column(index)
-        if attribute.kind == "number":
-            numbers = [_number(attribute, text, row, rows.errors) for row, text in enumerate(texts)]
-            columns[attribute.name] = pa.array(np.array(numbers, np.float64), from_pandas=True)
-        elif attribute.kind == "category":
-            columns[attribute.name] = _categories(attribute, texts, rows.errors)
-        else:
-            columns[attribute.name] = pa.array(texts, pa.string())
-    table, valid = pa.table(columns), rows.reject(row_errors)
-    return table.take(pa.array(valid)) if rows.errors else table, rows.numbers[valid]
-
-
-def _number(attribute: Attribute, text: str | None, row: int, errors: Errors) -> float:
-    """Return a cell as a number, NaN for a missing or invalid one."""
-    try:
-        value = float(text or "nan")
-    except ValueError:
-        reason = f"is {quoted(text or '')}, expected a number; write ? if it is missing"
-    else:
-        if not abs(value) > FINITE:
-            return value
-        reason = f"is {value}, expected a finite number"
-    errors.setdefault(row, f"attribute {quoted(attribute.name)} {reason}")
-    return math.nan
-
-
-def _categories(attribute: Attribute, texts: list[str | None], errors: Errors) -> pa.DictionaryArray:
-    """Return cells as codes of the declared values; others are errors."""
-    declared = {value: code for code, value in enumerate(dict.fromkeys(attribute.values))}
-    for row, text in enumerate(texts):
-        if text is not None and text not in declared:
-            listed = ", ".join(map(quoted, attribute.values[:8]))
-            reason = f"is {quoted(text)}, which is not among its values {listed}; declare it"
-            errors.setdefault(row, f"attribute {quoted(attribute.name)} {reason}")
-    codes = [None if text is None else declared.get(text) for text in texts]
-    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array([*declared], pa.string()))
-
-
-def _number_matrix(rows: _ArffRows) -> Any:
+def _number_matrix(rows: Sequence[Mapping[int, Any]], inputs: Sequence[int]) -> Any:
     """Return sparse rows of numbers as a CSR matrix with a column per input attribute."""
-    inputs = [index for index, attribute in enumerate(rows.attributes) if attribute.kind in INPUTS]
     column_of = {index: column for column, index in enumerate(inputs)}
-    values, columns, lengths = [], [], []
-    for row, cells in enumerate(rows.cells):
-        numbers = {index: text for index, text in cells.items() if index in column_of}
-        columns += [column_of[index] for index in numbers]
-        values += [
-            _number(rows.attributes[index], None if text == "?" else text, row, rows.errors)
-            for index, text in numbers.items()
-        ]
-        lengths.append(len(numbers))
-    return sp.csr_array((values, columns, offsets_of(np.array(lengths))), shape=(len(lengths), len(inputs)))
+    cells = [[(column_of[index], value) for index, value in row.items() if index in column_of] for row in rows]
+    columns = [column for row in cells for column, _ in row]
+    values = [np.nan if value is None else value for row in cells for _, value in row]
+    lengths = np.array([len(row) for row in cells], np.int64)
+    return sp.csr_array((values, columns, offsets_of(lengths)), shape=(len(rows), len(inputs)))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, Protocol, get_args
+from typing import IO, Any, Literal, NamedTuple
 
 from hinet.choices import TableFormat
 from hinet.data.tables.cells import row_bytes, take_rows, to_python
@@ -31,7 +31,6 @@ from hinet.files.sheets import EXCEL
 from hinet.files.streams import STANDARD, PeekedStream, check_encoding, open_bytes, peek_stream, strip_compression
 from hinet.taxonomy.arff import is_arff
 
-FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
 TEXT_COLUMN = "text"  # the column of plain lines
 PARQUET = b"PAR1"
 MAX_CELL_LINES = 100  # lines that a quoted cell may span
@@ -121,37 +120,36 @@ def has_quotes(text: str, delimiter: str, is_cut: bool) -> bool:
 
 def estimate_rows(paths: Sequence[str]) -> int:
     """Return the approximate number of rows in files: exact for Parquet, else estimated from the first lines."""
-    return sum(map(_estimate_rows, paths))
+    rows = 0
+    for path in paths:
+        with open_bytes(path) as raw:
+            sample = peek_stream(raw).stream.read(SAMPLE_BYTES)
+        if sample.startswith(PARQUET):
+            import pyarrow.parquet as pq
+
+            rows += int(pq.read_metadata(path).num_rows)
+        else:
+            size = Path(path).stat().st_size * (1 if strip_compression(path) == path else COMPRESSION_RATIO)
+            rows += max(1, round(sample.count(b"\n") * size / max(len(sample), 1)))
+    return rows
 
 
-def _estimate_rows(path: str) -> int:
-    size = Path(path).stat().st_size
-    with open_bytes(path) as raw:
-        sample = peek_stream(raw).stream.read(SAMPLE_BYTES)
-    if sample.startswith(PARQUET):
-        import pyarrow.parquet as pq
-
-        return int(pq.read_metadata(path).num_rows)
-    if strip_compression(path) != path:
-        size *= COMPRESSION_RATIO
-    return max(1, round(sample.count(b"\n") * size / max(len(sample), 1)))
-
-
-class RowErrors(Protocol):
+class RowErrors:
     """Receives invalid rows."""
 
-    count: int  # number of invalid rows so far
-    blank_lines: int  # number of blank lines before rows so far; they are not rows
-    fail_fast: bool  # whether the first one raises, so that rows before it must be checked first
+    count = 0  # number of invalid rows so far
+    blank_lines = 0  # number of blank lines before rows so far; they are not rows
+    fail_fast = False  # whether the first one raises, so that rows before it must be checked first
 
     def add(self, path: str, number: int, reason: str, row: str, unit: Unit = "line") -> None:
         """Add an invalid row: its file and number, why it is invalid, and its text."""
+        raise NotImplementedError
 
 
-class FailFast:
+class FailFast(RowErrors):
     """Raises FileError at the first invalid row; ``hint`` is appended to the message."""
 
-    count, blank_lines, fail_fast = 0, 0, True
+    fail_fast = True
 
     def __init__(self, hint: str = "") -> None:
         self._hint = hint
@@ -163,13 +161,11 @@ class FailFast:
         raise FileError(path, f"{reason}{self._hint}", line=number)
 
 
-class Skipped:
+class Skipped(RowErrors):
     """Leaves invalid rows out; with ``rows``, collects the arguments of `add` there, to report them later."""
 
-    fail_fast = False
-
     def __init__(self, rows: list[tuple[str, int, str, str, Unit]] | None = None) -> None:
-        self.count, self.blank_lines, self._rows = 0, 0, rows
+        self._rows = rows
 
     def add(self, path: str, number: int, reason: str, row: str, unit: Unit = "line") -> None:
         """Count the row."""
@@ -178,14 +174,11 @@ class Skipped:
             self._rows.append((path, number, reason, row, unit))
 
 
-class Rejects:
+class Rejects(RowErrors):
     """Writes invalid rows to a CSV file with the columns file, place, reason and row; without rows, no file."""
 
-    fail_fast = False
-
     def __init__(self, path: str | Path, open_files: ExitStack) -> None:
-        self.path, self.count, self.blank_lines = Path(path), 0, 0
-        self._open_files = open_files
+        self.path, self._open_files = Path(path), open_files
         self._stream: IO[bytes] | None = None
 
     def add(self, path: str, number: int, reason: str, row: str, unit: Unit = "line") -> None:

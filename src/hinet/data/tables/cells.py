@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,12 @@ def to_python(array: Any, encoding: str = "utf-8", errors: str = "surrogateescap
 
     Bytes are decoded with ``encoding``; invalid ones are handled as ``errors`` says, and never raise.
     """
-
-    def convert(part: Any) -> list[Any]:
-        return to_python(part, encoding, errors)
-
+    convert = partial(to_python, encoding=encoding, errors=errors)
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
-        return _extension_values(array, convert)
+        if types.is_fixed_size_binary(array.storage.type) and not isinstance(kind, pa.UnknownExtensionType):
+            return [value if value is None else str(value) for value in array.to_pylist()]  # such as UUIDs
+        return convert(array.storage)
     if types.is_dictionary(kind):
         return convert(array.dictionary_decode())
     if _is_bytes(kind):
@@ -71,15 +71,6 @@ def _is_bytes(kind: Any) -> bool:
 
 def _is_list(kind: Any) -> bool:
     return is_list(kind) or types.is_map(kind)
-
-
-def _extension_values(array: Any, convert: _Convert) -> list[Any]:
-    """Return the values of an extension type, such as UUID, as strings where possible."""
-    if not types.is_fixed_size_binary(array.storage.type):
-        return convert(array.storage)
-    is_known = not isinstance(array.type, pa.UnknownExtensionType)
-    values = array.to_pylist() if is_known else convert(array.storage)
-    return [value if value is None or isinstance(value, str) else str(value) for value in values]
 
 
 def _decode(value: bytes, encoding: str, errors: str) -> str:
@@ -239,8 +230,8 @@ def vector_cells(name: str, cells: Any, widths: dict[str, int], errors: Errors) 
 
     The first vector sets the width of a column that is not in ``widths`` yet.
     """
-    vectors = _matrix_rows(cells)
-    for row, vector in enumerate(vectors):
+    vectors: dict[int, NDArray[Any]] = {}
+    for row, vector in enumerate(_matrix_rows(cells)):
         if vector is None:
             continue
         if not vector.size or not (np.abs(vector) <= FINITE).all():
@@ -252,17 +243,13 @@ def vector_cells(name: str, cells: Any, widths: dict[str, int], errors: Errors) 
                 f"training; give the vectors of one encoder, or leave the cell empty"
             )
         else:
-            continue
-        vectors[row] = None
-    width = widths.get(name)
-    if width is None:
-        return pa.nulls(len(vectors))
-    matrix = np.zeros((len(vectors), width), np.float32)
-    for row, vector in enumerate(vectors):
-        if vector is not None:
-            matrix[row] = vector
-    missing = np.array([vector is None for vector in vectors], np.bool_)
-    return pa.FixedSizeListArray.from_arrays(pa.array(matrix.ravel()), width, mask=pa.array(missing))
+            vectors[row] = vector
+    if name not in widths:
+        return pa.nulls(len(cells))
+    matrix, missing = np.zeros((len(cells), widths[name]), np.float32), np.ones(len(cells), np.bool_)
+    for row, vector in vectors.items():
+        matrix[row], missing[row] = vector, False
+    return pa.FixedSizeListArray.from_arrays(pa.array(matrix.ravel()), widths[name], mask=pa.array(missing))
 
 
 def _matrix_rows(cells: Any) -> list[NDArray[Any] | None]:
@@ -271,7 +258,7 @@ def _matrix_rows(cells: Any) -> list[NDArray[Any] | None]:
         return list(cells)
     if not isinstance(cells, pa.Array):
         return [_as_vector(cell) for cell in cells]
-    kind, types = cells.type, pa.types
+    kind = cells.type
     if not is_list(kind) or not (types.is_floating(kind.value_type) or types.is_integer(kind.value_type)):
         return [_as_vector(cell) for cell in cells.to_pylist()]
     lists = cells.cast(pa.large_list(pa.float64()))

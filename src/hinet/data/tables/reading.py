@@ -6,7 +6,8 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any
+from itertools import chain, islice
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -177,10 +178,27 @@ def read_blocks(
 
 
 def _excel_blocks(file: TableFile) -> Iterator[RowBlock]:
+    """Yield the rows of the first sheet, whose first row is the header."""
+    path, selection, options = file.path, file.selection, file.options
     if not file.peeked.head.startswith(EXCEL):
-        raise FileError(file.path, "is not an Excel file (.xlsx); save it as one, or set `format`")
-    with seekable_file(file.path, file.peeked.stream, EXCEL) as stream:
-        yield from in_blocks(file, *_excel_rows(file, stream))
+        raise FileError(path, "is not an Excel file (.xlsx); save it as one, or set `format`")
+    with seekable_file(path, file.peeked.stream, EXCEL) as stream:
+        rows = sheet_rows(path, stream, max_bytes=options.max_unpacked, on_read=options.on_read)
+        header = next(rows, None)
+        if header is None:
+            raise FileError(path, "the first sheet is empty; its first row names the columns")
+        names = column_names(path, [as_id(cell) for cell in header.cells], header.number)
+        if problem := selection.missing_column(names):
+            raise FileError(path, problem, line=header.number)
+        yield from in_blocks(file, (_excel_row(row, len(names)) for row in rows), _cells_by_index(selection, names))
+
+
+def _excel_row(row: SheetRow, width: int) -> Row | BadRow:
+    number, cells = row
+    if len(cells) > width:
+        message = f"expected {width} cells, got {len(cells)}, the last {quoted(as_id(cells[-1]))}; name its column"
+        return BadRow(number, message, " ".join(map(as_id, cells)))
+    return Row(number, cells + [None] * (width - len(cells)), sum(len(cell) for cell in cells if isinstance(cell, str)))
 
 
 _READERS: dict[TableFormat, Callable[[TableFile], Iterator[RowBlock]]] = {
@@ -227,13 +245,6 @@ def _lines(path: str, text: io.TextIOWrapper, row_errors: RowErrors) -> Iterator
         yield line
 
 
-def _blank_first(lines: Iterator[str]) -> Iterator[str]:
-    """Yield the lines with the first one, Excel's ``sep=``, replaced by a blank one."""
-    next(lines)
-    yield "\n"
-    yield from lines
-
-
 def _delimited_rows(file: TableFile, lines: Iterator[str], sample: str) -> _Source:
     """Read the header of a table, and return its rows."""
     options = file.options
@@ -243,22 +254,17 @@ def _delimited_rows(file: TableFile, lines: Iterator[str], sample: str) -> _Sour
     if quotes is None:
         quotes = has_quotes(sample, delimiter, is_cut=not file.peeked.is_all)
     if EXCEL_DELIMITER.match(sample):
-        lines = _blank_first(lines)
+        lines = chain(["\n"], islice(lines, 1, None))  # a blank line keeps the line numbers
     records = Records(file.path, lines, delimiter, quotes=quotes, empty_rows=True)
     names = _header(file.path, records, file.selection, options.encoding)
     rows = _records(records, len(names), delimiter, file.row_errors)
     return rows, _cells_by_index(file.selection, names)
 
 
-def column_indices(selection: ColumnSelection, names: Sequence[str]) -> dict[str, int]:
-    """Return the index of every column to read in a table with these names."""
-    index_of = {name: index for index, name in enumerate(names)}
-    return {name: index_of[name] for name in selection.select(names)}
-
-
 def _cells_by_index(selection: ColumnSelection, names: Sequence[str]) -> Callable[[list[Any]], Cells]:
     """Return a function that picks the columns to read from rows of cells."""
-    indices = column_indices(selection, names)
+    index_of = {name: index for index, name in enumerate(names)}
+    indices = {name: index_of[name] for name in selection.select(names)}
     return lambda rows: {name: [cells[index] for cells in rows] for name, index in indices.items()}
 
 
@@ -335,27 +341,6 @@ def _json_row(number: int, line: str, selection: ColumnSelection) -> Row | BadRo
     if missing is not None:
         return BadRow(number, selection.missing_message(missing, list(row)), text)
     return Row(number, row, len(line))
-
-
-def _excel_rows(file: TableFile, stream: IO[bytes]) -> _Source:
-    """Read the header of the first sheet, and return its rows."""
-    path, selection, options = file.path, file.selection, file.options
-    rows = sheet_rows(path, stream, max_bytes=options.max_unpacked, on_read=options.on_read)
-    header = next(rows, None)
-    if header is None:
-        raise FileError(path, "the first sheet is empty; its first row names the columns")
-    names = column_names(path, [as_id(cell) for cell in header.cells], header.number)
-    if problem := selection.missing_column(names):
-        raise FileError(path, problem, line=header.number)
-    return (_excel_row(row, len(names)) for row in rows), _cells_by_index(selection, names)
-
-
-def _excel_row(row: SheetRow, width: int) -> Row | BadRow:
-    number, cells = row
-    if len(cells) > width:
-        message = f"expected {width} cells, got {len(cells)}, the last {quoted(as_id(cells[-1]))}; name its column"
-        return BadRow(number, message, " ".join(map(as_id, cells)))
-    return Row(number, cells + [None] * (width - len(cells)), sum(len(cell) for cell in cells if isinstance(cell, str)))
 
 
 def _reject_undecodable(block: RowBlock, file: TableFile) -> RowBlock:

@@ -6,21 +6,24 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
+from xml.sax.saxutils import escape
 
 import pyarrow as pa
 
 from hinet.choices import TableFormat
 from hinet.data.tables.blocks import format_of_name
 from hinet.data.tables.cells import to_python
-from hinet.data.tables.excel import Sheet, new_sheet
 from hinet.errors import FileError, HiNetError, quoted
 from hinet.files.atomic import new_file
 from hinet.files.delimited import format_rows
+from hinet.files.sheets import MAX_ROWS
 from hinet.files.streams import STANDARD, compressed_writer, decoding_error, standard_output, strip_compression
 from hinet.taxonomy.draft import join_terms
 
@@ -37,6 +40,32 @@ _ARROW_TYPES: dict[CellKind, pa.DataType] = {
     "text": _TEXT, "texts": _TEXTS, "labels": _TEXTS, "titles": _TEXTS, "number": _FLOAT, "numbers": pa.list_(_FLOAT),
     "integer": pa.int64(),
 }  # fmt: skip
+
+
+MAX_COLUMNS = 1 << 14  # maximum columns per sheet in Excel
+MAX_CELL = 32_767  # maximum characters per cell in Excel
+MAX_EXACT = 2**53  # larger integers lose digits in Excel
+MAX_BYTES = (1 << 31) - (1 << 20)  # maximum size of a sheet; Excel offers to repair larger ones
+_TIME = (1980, 1, 1, 0, 0, 0)  # time stamp of all parts, so that the bytes are reproducible
+_INVALID = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # characters that XML cannot hold
+_ENTITIES = {"\r": "&#13;"}
+_HEAD = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\n'
+_MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+_LINKS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+_PACKAGE = "http://schemas.openxmlformats.org/package/2006"
+_TYPES = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+_PARTS = {
+    "[Content_Types].xml": f'<Types xmlns="{_PACKAGE}/content-types">'
+    '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+    f'<Override PartName="/xl/workbook.xml" ContentType="{_TYPES}.sheet.main+xml"/>'
+    f'<Override PartName="/xl/worksheets/sheet1.xml" ContentType="{_TYPES}.worksheet+xml"/></Types>',
+    "_rels/.rels": f'<Relationships xmlns="{_PACKAGE}/relationships">'
+    f'<Relationship Id="rId1" Type="{_LINKS}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+    "xl/workbook.xml": f'<workbook xmlns="{_MAIN}" xmlns:r="{_LINKS}">'
+    '<sheets><sheet name="Sheet1" sheetId="1" r:id="rId1"/></sheets></workbook>',
+    "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{_PACKAGE}/relationships">'
+    f'<Relationship Id="rId1" Type="{_LINKS}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>',
+}
 
 
 class TableWriter(Protocol):
@@ -89,19 +118,38 @@ def new_table(
     for name in kinds:
         if decoding_error(name, "utf-8"):
             raise HiNetError(f"{quoted(name)} is not valid text, so it cannot name a column; type it in UTF-8")
+    cells = _text_cells(out, label_sep)
     with _output_stream(out, format) if stream is None else nullcontext(stream) as opened:
         if format == "jsonl":
-            yield _JsonLines(opened, kinds)
+            yield _Rows(kinds, lambda kind: partial(_json_value, kind), partial(_write_json, opened, list(kinds)))
         elif format == "parquet":
             with _Parquet(out, opened, kinds, schema) as writer:
                 yield writer
         elif format == "xlsx":
-            with new_sheet(out, opened, list(kinds)) as sheet:
-                yield _Excel(out, sheet, kinds, label_sep)
+            with _new_sheet(out, opened, list(kinds)) as sheet:
+                yield _Rows(kinds, lambda kind: partial(_excel_value, kind, cells[kind]), sheet.write)
         else:
-            delimited = _Delimited(out, opened, "\t" if format == "tsv" else ",", kinds, label_sep, escape_formulas)
-            yield delimited
-            delimited.write_header()
+            header = [list(kinds)]  # written with the first rows, so that a failure before them writes nothing
+
+            def write_rows(rows: Iterable[Sequence[str]]) -> None:
+                _write_delimited(opened, [*header, *rows], "\t" if format == "tsv" else ",", escape_formulas)
+                header.clear()
+
+            yield _Rows(kinds, cells.__getitem__, write_rows)
+            write_rows([])
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Writes blocks of columns as rows of cells."""
+
+    kinds: Mapping[str, CellKind]
+    cell_of: Callable[[CellKind], Callable[[Any], Any]]  # returns the function that converts values of a kind to cells
+    write_rows: Callable[[Iterable[Sequence[Any]]], None]
+
+    def write(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        cells = [map(self.cell_of(kind), _values(columns[name])) for name, kind in self.kinds.items()]
+        self.write_rows(zip(*cells, strict=True))
 
 
 @contextmanager
@@ -126,37 +174,15 @@ def escape_formula(cell: str) -> str:
     return f"'{cell}" if cell.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(cell) else cell
 
 
-@dataclass
-class _Delimited:
-    path: str
-    stream: IO[bytes]
-    delimiter: str
-    kinds: Mapping[str, CellKind]
-    label_sep: str
-    escape_formulas: bool
-
-    def __post_init__(self) -> None:
-        self._cell_of = _cells_of(self.path, self.label_sep)
-        self._header = [list(self.kinds)]  # written with the first rows, so that a failure before them writes nothing
-
-    def write(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        cells = [[self._cell_of[kind](value) for value in _values(columns[name])] for name, kind in self.kinds.items()]
-        self._write_rows([*self._header, *zip(*cells, strict=True)])
-        self._header = []
-
-    def write_header(self) -> None:
-        """Write the header of a table without rows."""
-        self._write_rows(self._header)
-
-    def _write_rows(self, rows: list[Any]) -> None:
-        if self.escape_formulas:
-            rows = [[escape_formula(cell) for cell in row] for row in rows]
-        lines = io.StringIO()
-        csv.writer(lines, delimiter=self.delimiter, lineterminator="\n").writerows(rows)
-        text = lines.getvalue()
-        if "\r" in text:  # the csv module leaves it unquoted when lines end in a newline
-            text = format_rows(rows, self.delimiter)
-        self.stream.write(text.encode())
+def _write_delimited(stream: IO[bytes], rows: Sequence[Sequence[str]], delimiter: str, escape_formulas: bool) -> None:
+    if escape_formulas:
+        rows = [[escape_formula(cell) for cell in row] for row in rows]
+    lines = io.StringIO()
+    csv.writer(lines, delimiter=delimiter, lineterminator="\n").writerows(rows)
+    text = lines.getvalue()
+    if "\r" in text:  # the csv module leaves it unquoted when lines end in a newline
+        text = format_rows(rows, delimiter)
+    stream.write(text.encode())
 
 
 def _values(column: Any) -> Sequence[Any]:
@@ -170,7 +196,7 @@ def _any_cell(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-_CELL_OF: dict[CellKind, Callable[[Any], str]] = {
+_TEXT_CELLS: dict[CellKind, Callable[[Any], str]] = {
     "text": lambda value: "" if value is None else value,
     "titles": lambda titles: join_terms(titles or ()),  # a title may contain any separator
     "texts": lambda value: "" if value is None else LIST_SEP.join(value),
@@ -180,7 +206,7 @@ _CELL_OF: dict[CellKind, Callable[[Any], str]] = {
 }
 
 
-def _cells_of(path: str, label_sep: str) -> dict[CellKind, Callable[[Any], str]]:
+def _text_cells(path: str, label_sep: str) -> dict[CellKind, Callable[[Any], str]]:
     """Return the functions that convert values to text cells, by kind."""
 
     def labels(values: Any) -> str:
@@ -194,52 +220,108 @@ def _cells_of(path: str, label_sep: str) -> dict[CellKind, Callable[[Any], str]]
         return label_sep.join(values or ())
 
     def numbers(values: Any) -> str:
-        return label_sep.join(map(_CELL_OF["number"], values or ()))
+        return label_sep.join(map(_TEXT_CELLS["number"], values or ()))
 
-    return {**_CELL_OF, "labels": labels, "numbers": numbers}
-
-
-@dataclass
-class _Excel:
-    path: str
-    sheet: Sheet
-    kinds: Mapping[str, CellKind]
-    label_sep: str
-
-    def __post_init__(self) -> None:
-        self._cell_of = _cells_of(self.path, self.label_sep)
-
-    def write(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        cells = [[self._cell(value, kind) for value in _values(columns[name])] for name, kind in self.kinds.items()]
-        self.sheet.write(zip(*cells, strict=True))
-
-    def _cell(self, value: Any, kind: CellKind) -> Any:
-        """Return a number or boolean as it is, and everything else as the text of a CSV cell."""
-        if value is None or value != value:
-            return None
-        if isinstance(value, int | float):
-            return float(f"{value:.6g}") if kind == "number" else value
-        return self._cell_of[kind](value)
+    return {**_TEXT_CELLS, "labels": labels, "numbers": numbers}
 
 
-@dataclass
-class _JsonLines:
-    stream: IO[bytes]
-    kinds: Mapping[str, CellKind]
-
-    def write(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        cells = [[_json_value(value, kind) for value in _values(columns[name])] for name, kind in self.kinds.items()]
-        rows = [dict(zip(self.kinds, row, strict=True)) for row in zip(*cells, strict=True)]
-        lines = [json.dumps(row, ensure_ascii=False, default=str) for row in rows]
-        self.stream.write("".join(f"{line}\n" for line in lines).encode())
+def _write_json(stream: IO[bytes], names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    objects = (dict(zip(names, row, strict=True)) for row in rows)
+    lines = [json.dumps(row, ensure_ascii=False, default=str) for row in objects]
+    stream.write("".join(f"{line}\n" for line in lines).encode())
 
 
-def _json_value(value: Any, kind: CellKind) -> Any:
+def _json_value(kind: CellKind, value: Any) -> Any:
     if kind == "numbers" and value is not None:
-        return [_json_value(each, "number") for each in value]
+        return [_json_value("number", each) for each in value]
     if isinstance(value, float):
         return None if value != value else float(f"{value:.6g}") if kind == "number" else value
     return value
+
+
+def _excel_value(kind: CellKind, text_cell: Callable[[Any], str], value: Any) -> Any:
+    """Return a number or boolean as it is, and everything else as the text of a CSV cell."""
+    if value is None or value != value:
+        return None
+    if isinstance(value, int | float):
+        return float(f"{value:.6g}") if kind == "number" else value
+    return text_cell(value)
+
+
+class _Sheet:
+    """The sheet of a file, whose first row has the names of the columns."""
+
+    def __init__(self, path: str, stream: IO[bytes], names: Sequence[str]) -> None:
+        if len(names) > MAX_COLUMNS:
+            raise FileError(path, f"{len(names):,} columns are more than the {MAX_COLUMNS:,} of Excel; write CSV")
+        self._path, self._stream, self._rows, self._bytes = path, stream, 0, 0
+        self._letters = [_letters(column) for column in range(len(names))]
+        self.write([names])
+
+    def write(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Write rows of texts, numbers, booleans, and None for empty cells."""
+        content = "".join(map(self._row, rows)).encode()
+        self._bytes += len(content)
+        if self._bytes > MAX_BYTES:
+            raise FileError(self._path, "the sheet has more than 2 GB; write CSV or Parquet")
+        self._stream.write(content)
+
+    def _row(self, cells: Sequence[Any]) -> str:
+        self._rows += 1
+        if self._rows > MAX_ROWS:
+            raise FileError(self._path, f"a sheet of Excel has at most {MAX_ROWS:,} rows; write CSV or Parquet")
+        number = self._rows
+        written = [_cell(f"{letters}{number}", cell) for letters, cell in zip(self._letters, cells, strict=True)]
+        return f'<row r="{number}">{"".join(written)}</row>'
+
+
+@contextmanager
+def _new_sheet(path: str, stream: IO[bytes], names: Sequence[str]) -> Iterator[_Sheet]:
+    """Yield a sheet to write; the file is complete when the block ends. The stream need not be seekable."""
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in _PARTS.items():
+            archive.writestr(_part(name), _HEAD + content)
+        with archive.open(_part("xl/worksheets/sheet1.xml"), "w") as part:
+            part.write(f'{_HEAD}<worksheet xmlns="{_MAIN}"><sheetData>'.encode())
+            yield _Sheet(path, part, names)
+            part.write(b"</sheetData></worksheet>")
+
+
+def _part(name: str) -> zipfile.ZipInfo:
+    part = zipfile.ZipInfo(name, _TIME)
+    part.compress_type = zipfile.ZIP_DEFLATED
+    return part
+
+
+def _cell(place: str, value: Any) -> str:
+    """Return a cell. Texts are marked as texts, so that Excel computes none that looks like a formula."""
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bool):
+        return f'<c r="{place}" t="b"><v>{int(value)}</v></c>'
+    if isinstance(value, int | float) and abs(value) <= MAX_EXACT:
+        return f'<c r="{place}"><v>{value!r}</v></c>'
+    text = value if isinstance(value, str) else str(value)
+    if not text:
+        return ""
+    if len(text) > MAX_CELL:
+        text = f"{text[: MAX_CELL - 1]}…"
+    text = escape(_INVALID.sub("\ufffd", text), _ENTITIES)
+    return f'<c r="{place}" t="inlineStr"><is><t xml:space="preserve">{text}</t></is></c>'
+
+
+def _letters(column: int) -> str:
+    """Return the letters of a column, counted from 0.
+
+    >>> _letters(0), _letters(25), _letters(26), _letters(702)
+    ('A', 'Z', 'AA', 'AAA')
+    """
+    letters = ""
+    column += 1
+    while column:
+        column, letter = divmod(column - 1, 26)
+        letters = chr(ord("A") + letter) + letters
+    return letters
 
 
 class _Parquet:

@@ -1,19 +1,13 @@
-"""Texts as CSR rows of weighted n-grams, computed on all cores, also of streams; known words of a text.
-
-A word is known if it is a feature. If the shortest word n-grams have several words, such an n-gram counts as a word.
-If only characters are features, words are split at spaces, and a word is known if any of its character n-grams is a
-feature. With hashed features, a word may seem known because another one has the same number.
-
-Streamed texts are counted in bounded memory in a first pass, and their n-grams named in a second one.
-"""
+"""Texts as CSR rows of weighted n-grams, which are hashed and counted on all cores, and selected by their counts."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,40 +15,413 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from hinet.compiled import compile_from_now_on
-from hinet.data.text.characters import join_words, word_pattern
-from hinet.data.text.ngram_kernels import Floats, Hashes, Ints32, Ints64, locate, weigh_rows
-from hinet.data.text.text_input import TextBlock, as_arrow, in_blocks, normalise
-from hinet.data.text.vocabulary import (
-    MAX_TEXTS_FOR_ALL,
-    BoundedCounts,
-    Counts,
-    HashedBlock,
-    Names,
-    RowCounts,
-    TextSettings,
-    Vocabulary,
-    arrow_chunks,
-    bucket_lookup,
-    extract_ngrams,
-    fit_lookups,
-    hash_and_count,
-    name_features,
-    parallel_map,
-    resolve_auto,
-    resolve_min_df,
-    spell_names,
-    vocabulary_lookup,
+from hinet.data.text.ngram_kernels import (
+    Bytes,
+    Floats,
+    Grams,
+    Hashes,
+    Ints32,
+    Ints64,
+    Lookup,
+    hash_rows,
+    locate,
+    merge_counts,
+    spell,
+    weigh_rows,
 )
-from hinet.errors import HiNetError
+from hinet.data.text.text_input import TextBlock, as_arrow, in_blocks, normalise
+from hinet.errors import HiNetError, did_you_mean
 from hinet.files import narrowest
-from hinet.files.schema import ArraySpec, Schema, check_arrays, floats, offsets
-from hinet.parameters import resolve_threads
-from hinet.ragged import Bools, Ints, gather, offsets_of
+from hinet.files.schema import ArraySpec, check_arrays, floats, offsets
+from hinet.parameters import FLAG, INVALID, NONE, Rule, one_of, real, resolve_threads, rules_of, validate_fields, whole
+from hinet.ragged import Bools, Ints, freeze, offsets_of
 
+Sizes: TypeAlias = tuple[int, int]
+
+MAX_NGRAM = 16
+MAX_HASH_BITS = 26  # 256 MB of weights per kind of n-gram
+
+# char_ngrams="auto" turns on character n-grams for a few texts, and for texts that are short on average. For many long
+# texts there would be too many features, and training would take too long.
+AUTO_CHAR_NGRAMS: Sizes = (3, 5)
+FEW_TEXTS, FEW_WORDS = 50_000, 3_000_000  # maximum texts, and words in all of them, that count as few
+SHORT_TEXT_WORDS = 8  # texts with fewer words on average are short
+SAMPLE_TEXTS = 100_000  # number of first texts whose words are counted
+# min_df="auto" keeps every n-gram of at most MAX_TEXTS_FOR_ALL texts, and else those in AUTO_MIN_DF texts.
+MAX_TEXTS_FOR_ALL = 3_000
+AUTO_MIN_DF = 2
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+HASH_BITS = 64
+MAX_COUNTED = 1 << 24  # n-grams that a stream counts at a time, 12 bytes each
 MIN_IDF, MAX_IDF = 1.0, 100.0  # the weight of a feature in all texts; more than any number of texts can give
 
 # Row offsets, feature numbers and weights of a block, and the share of unknown n-grams of each row.
 _Part: TypeAlias = tuple[Ints64, Ints32, Floats, Floats]
+
+
+def _read_sizes(value: Any) -> Any:
+    if isinstance(value, tuple | list) and len(value) == 2:
+        shortest, longest = (whole(1, MAX_NGRAM).read(size) for size in value)
+        if INVALID not in (shortest, longest) and shortest <= longest:
+            return shortest, longest
+    return INVALID
+
+
+_SIZES = Rule(f"the shortest and longest length, such as (1, 2), at most {MAX_NGRAM},", _read_sizes)
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """Which n-grams of a text are features, and how they are weighted.
+
+    Parameters
+    ----------
+    word_ngrams
+        Shortest and longest word n-gram; ``None`` for none. A word consists of letters, digits and ``_``; in
+        Chinese, Japanese, Korean, Thai and similar scripts, every character is a word.
+    char_ngrams
+        Shortest and longest character n-gram within space-separated words, padded with a space on both sides; ``None``
+        for none. ``"auto"`` is 3 to 5 for at most 50,000 texts of at most 3,000,000 words together, and if the first
+        100,000 texts of a fit have fewer than 8 words on average; else none.
+    char_weight
+        Length of the character n-gram part of a row before the row is scaled to length 1; the words have length 1.
+    min_df
+        Minimum number of rows that contain a feature. ``"auto"`` is 1 for at most 3,000 texts, and for texts that share
+        no n-gram; else 2.
+    max_features
+        Maximum number of features. Those in the most rows are kept; among equals, words before characters, then lower
+        hashes.
+    hash_bits
+        Instead of a vocabulary, use ``2**hash_bits`` hashed features for words and as many for characters. They may
+        collide and have no names, and those in fewer than ``min_df`` rows have weight 0.
+    sublinear
+        Use ``1 + log(count)`` of a feature in a row instead of ``count``.
+    keep_names
+        Keep the n-grams as text, to explain predictions.
+
+    Examples
+    --------
+    >>> TextSettings(word_ngrams=(1, 3)).char_ngrams
+    'auto'
+    """
+
+    word_ngrams: Annotated[Sizes | None, _SIZES | NONE] = (1, 2)
+    char_ngrams: Annotated[Sizes | Literal["auto"] | None, _SIZES | one_of("auto") | NONE] = "auto"
+    char_weight: Annotated[float, real(above=0).with_remedy("for no character n-grams give char_ngrams=None")] = 1.25
+    min_df: Annotated[int | Literal["auto"], (whole(1) | one_of("auto")).with_remedy("1 keeps every feature")] = "auto"
+    max_features: Annotated[int | None, (whole(1) | NONE).with_remedy("None sets no limit")] = None
+    hash_bits: Annotated[
+        int | None, (whole(1, MAX_HASH_BITS) | NONE).with_remedy("None keeps a vocabulary; 20 is common")
+    ] = None
+    sublinear: Annotated[bool, FLAG] = True
+    keep_names: Annotated[bool, FLAG] = True
+
+    def __post_init__(self) -> None:
+        validate_fields(self, RULES)
+        if self.word_ngrams is None and self.char_ngrams is None:
+            raise HiNetError("word_ngrams and char_ngrams are both None; without n-grams a text has no features")
+        if self.hash_bits is not None and self.max_features is not None:
+            raise HiNetError("max_features and hash_bits are both given; hash_bits alone sets the number of features")
+
+    @property
+    def has_names(self) -> bool:
+        """Whether features get names: hashed ones have none."""
+        return self.keep_names and self.hash_bits is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as a dict for JSON."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TextSettings:
+        """Return the settings from the result of :meth:`to_dict`."""
+        names = [field.name for field in fields(cls)]
+        for name in data:
+            if name not in names:
+                raise HiNetError(f"unknown text setting {name!r}{did_you_mean(name, names)}")
+        return cls(**data)
+
+
+RULES = rules_of(TextSettings)
+
+
+@dataclass(frozen=True, eq=False)
+class RowCounts:
+    """The number of rows with each n-gram, by ascending hash; with ``hash_bits``, by the highest bits of the hash."""
+
+    hashes: Hashes
+    rows: Ints32
+
+    @classmethod
+    def of(cls, grams: Grams, hash_bits: int | None) -> RowCounts:
+        """Count the rows of some n-grams."""
+        hashes = grams.hashes
+        if hash_bits is not None:
+            hashes = hashes >> np.uint64(HASH_BITS - hash_bits)  # ascending within each row
+            row = np.repeat(np.arange(len(grams.offsets) - 1), np.diff(grams.offsets))
+            hashes = hashes[np.append(True, (np.diff(hashes) != 0) | (np.diff(row) != 0))[: len(hashes)]]
+        distinct, rows = np.unique(hashes, return_counts=True)
+        return cls(distinct, rows.astype(np.int32))
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def __add__(self, other: RowCounts) -> RowCounts:
+        return RowCounts(*merge_counts(self.hashes, self.rows, other.hashes, other.rows))
+
+    def above(self, rows: int) -> RowCounts:
+        """Return the n-grams in more than ``rows`` rows."""
+        kept = self.rows > rows
+        return RowCounts(self.hashes[kept], self.rows[kept])
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """The n-grams of features, concatenated as UTF-8."""
+
+    text: Bytes
+    offsets: Ints64  # (features + 1,)
+
+    def __post_init__(self) -> None:
+        freeze(self.text, self.offsets)
+
+    def __getitem__(self, feature: int) -> str:
+        return self.text[self.offsets[feature] : self.offsets[feature + 1]].tobytes().decode()
+
+    def are_text(self) -> bool:
+        """Return whether every name is valid UTF-8."""
+        starts = self.offsets[self.offsets < len(self.text)]
+        if (self.text[starts] & 0xC0 == 0x80).any():  # a byte within a character
+            return False
+        try:
+            self.text.tobytes().decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """The features of one kind, words or characters: their lookup table, and their names if kept."""
+
+    lookup: Lookup
+    names: Names | None
+
+    def __len__(self) -> int:
+        return len(self.lookup.idf)
+
+
+def _fit_lookup(counts: RowCounts, kept: Bools, texts: int, hash_bits: int | None) -> Lookup:
+    """Return the lookup of the kept n-grams, with their inverse document frequencies."""
+    rows = counts.rows[kept].astype(np.float64)
+    idf = (np.log((1 + texts) / (1 + rows)) + 1).astype(np.float32)  # smoothed: as if one more text had every feature
+    if hash_bits is None:
+        return vocabulary_lookup(counts.hashes[kept], idf)
+    buckets = np.zeros(1 << hash_bits, np.float32)
+    buckets[counts.hashes[kept].astype(np.int64)] = idf
+    return bucket_lookup(buckets)
+
+
+def vocabulary_lookup(hashes: Hashes, idf: Floats) -> Lookup:
+    """Return the lookup of features with ascending hashes."""
+    bits = len(hashes).bit_length() + 1  # twice as many runs as features, so that most have at most one feature
+    shift = np.uint64(HASH_BITS - bits)
+    counts = np.bincount((hashes >> shift).astype(np.int64), minlength=1 << bits)
+    return Lookup(hashes, offsets_of(counts).astype(np.int32), shift, idf)
+
+
+def bucket_lookup(idf: Floats) -> Lookup:
+    """Return the lookup of ``2**bits`` features, numbered by the highest bits of the hash."""
+    bits = (len(idf) - 1).bit_length()
+    return Lookup(np.empty(0, np.uint64), np.empty(0, np.int32), np.uint64(HASH_BITS - bits), idf)
+
+
+def spell_names(blocks: Sequence[TextBlock], starts_at: Ints64, chars: bool, hashes: Hashes) -> Names:
+    """Return the names of features that start at these offsets of the concatenated text of all blocks."""
+    text = np.concatenate([block.text for block in blocks])
+    starts = np.cumsum([0, *(len(block.text) for block in blocks)])
+    row_ends = np.concatenate([block.offsets[1:] + start for block, start in zip(blocks, starts, strict=False)])
+    stops = row_ends[np.searchsorted(row_ends, starts_at, side="right")]
+    classes = max((block.classes for block in blocks), key=len)
+    return Names(*spell(text, starts_at, stops, classes, chars, hashes))
+
+
+def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
+    """Return ``work(item)`` for every item, computed in threads; a single item starts no thread."""
+    if threads == 1 or len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(threads, len(items))) as pool:
+        return list(pool.map(work, items))
+
+
+@dataclass(frozen=True, eq=False)
+class HashedBlock:
+    """A block of rows with its n-grams of words and of characters."""
+
+    block: TextBlock
+    words: Grams
+    chars: Grams
+
+    @classmethod
+    def of(cls, block: TextBlock, settings: TextSettings) -> HashedBlock:
+        """Hash the n-grams of a block; "auto" must be resolved."""
+        assert settings.char_ngrams != "auto"
+        return cls(
+            block, extract_ngrams(block, False, settings.word_ngrams), extract_ngrams(block, True, settings.char_ngrams)
+        )
+
+
+def extract_ngrams(block: TextBlock, chars: bool, sizes: Sizes | None) -> Grams:
+    """Return the word or character n-grams of a block; none if ``sizes`` is None."""
+    if sizes is None:
+        nothing = np.empty(0, np.int32)
+        return Grams(np.zeros(len(block.offsets), np.int64), np.empty(0, np.uint64), nothing, nothing)
+    return Grams(*hash_rows(block.text, block.offsets, block.classes, chars, *sizes))
+
+
+def arrow_chunks(chunks: Iterable[Any]) -> Iterator[pa.ChunkedArray]:
+    """Yield chunks of texts as Arrow arrays; errors number the rows across chunks."""
+    row = 0
+    for chunk in chunks:
+        array = as_arrow(chunk, row)
+        row += len(array)
+        yield array
+
+
+def resolve_auto(
+    arrays: Iterator[pa.ChunkedArray], settings: TextSettings
+) -> tuple[Iterable[pa.ChunkedArray], TextSettings]:
+    """Return the same arrays, and the settings with ``char_ngrams`` resolved by the first texts."""
+    if settings.char_ngrams != "auto":
+        return arrays, settings
+    first: list[pa.ChunkedArray] = []
+    texts, words = 0, 0
+    while texts < SAMPLE_TEXTS and (array := next(arrays, None)) is not None:
+        first.append(array)
+        sample = array.slice(0, SAMPLE_TEXTS - texts)
+        texts += len(sample)
+        for block in in_blocks(sample, 1):
+            words += int(extract_ngrams(normalise(block), False, (1, 1)).times.sum())
+    few = texts <= FEW_TEXTS and words <= FEW_WORDS
+    pays = few or words < SHORT_TEXT_WORDS * texts or settings.word_ngrams is None
+    return chain(first, arrays), replace(settings, char_ngrams=AUTO_CHAR_NGRAMS if pays else None)
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """The number of texts, and the number of them that contain each word and character n-gram."""
+
+    texts: int
+    words: RowCounts
+    chars: RowCounts
+
+    @classmethod
+    def total(cls, counts: Sequence[Counts], threads: int) -> Counts:
+        """Return the sum of counts; neighbours are added first, so that summands have similar sizes."""
+        if not counts:
+            nothing = RowCounts(np.empty(0, np.uint64), np.empty(0, np.int32))
+            return cls(0, nothing, nothing)
+        while len(counts) > 1:
+            pairs = [counts[start : start + 2] for start in range(0, len(counts), 2)]
+            counts = parallel_map(lambda pair: pair[0] + pair[1] if len(pair) == 2 else pair[0], pairs, threads)
+        return counts[0]
+
+    def __len__(self) -> int:
+        return len(self.words) + len(self.chars)
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.texts + other.texts, self.words + other.words, self.chars + other.chars)
+
+
+def hash_and_count(array: pa.ChunkedArray, settings: TextSettings, threads: int) -> tuple[list[HashedBlock], Counts]:
+    """Hash the n-grams of an array block by block, and count the rows of each."""
+
+    def work(block: pa.LargeStringArray) -> tuple[HashedBlock, Counts]:
+        hashed = HashedBlock.of(normalise(block), settings)
+        words, chars = (RowCounts.of(grams, settings.hash_bits) for grams in (hashed.words, hashed.chars))
+        return hashed, Counts(len(block), words, chars)
+
+    done = parallel_map(work, in_blocks(array, threads), threads)
+    return [hashed for hashed, _ in done], Counts.total([counts for _, counts in done], threads)
+
+
+class BoundedCounts:
+    """Counts the texts of each n-gram, exactly unless there are more than ``max_ngrams`` different ones.
+
+    If there are, those in the fewest texts are dropped until half as many are left. A dropped n-gram that occurs again
+    is counted from 0, so its count may be too low, by at most ``max_error``.
+    """
+
+    def __init__(self, settings: TextSettings, threads: int | None, max_ngrams: float = MAX_COUNTED) -> None:
+        self._settings, self._threads, self._max_ngrams = settings, resolve_threads(threads), max_ngrams
+        self._counts: list[Counts] = []
+        self.max_error = 0
+
+    def add(self, texts: pa.ChunkedArray) -> list[HashedBlock]:
+        """Count the n-grams of more texts, and return their blocks."""
+        blocks, counts = hash_and_count(texts, self._settings, self._threads)
+        self._counts.append(counts)
+        # Only counts of similar sizes are added, so that none is copied for every chunk.
+        while len(self._counts) > 1 and len(self._counts[-2]) <= 2 * len(self._counts[-1]):
+            self._counts[-2:] = [self._counts[-2] + self._counts[-1]]
+        if sum(map(len, self._counts)) > self._max_ngrams:
+            self._counts = [self._pruned(self.total())]
+        return blocks
+
+    def total(self) -> Counts:
+        """Return all counts."""
+        return Counts.total(self._counts, self._threads)
+
+    def _pruned(self, total: Counts) -> Counts:
+        if len(total) <= 3 * self._max_ngrams // 4:  # parts of the counts had the same n-grams
+            return total
+        rows = np.concatenate((total.words.rows, total.chars.rows))
+        excess = len(rows) - int(self._max_ngrams // 2)
+        dropped = int(np.partition(rows, excess)[excess])
+        self.max_error += dropped
+        return Counts(total.texts, total.words.above(dropped), total.chars.above(dropped))
+
+
+def resolve_min_df(counts: Counts, settings: TextSettings) -> TextSettings:
+    """Return the settings with ``min_df`` resolved by the number of texts, and by whether they share an n-gram."""
+    if settings.min_df != "auto":
+        return settings
+    max_rows = max(int(part.rows.max(initial=0)) for part in (counts.words, counts.chars))
+    keeps_all = counts.texts <= MAX_TEXTS_FOR_ALL or max_rows < AUTO_MIN_DF
+    return replace(settings, min_df=1 if keeps_all else AUTO_MIN_DF)
+
+
+def fit_lookups(counts: Counts, settings: TextSettings) -> tuple[Lookup, Lookup]:
+    """Return the lookups of the words and characters that ``min_df`` and ``max_features`` keep.
+
+    Raises
+    ------
+    HiNetError
+        If no feature is left.
+    """
+    if not counts.texts:
+        raise HiNetError("there are no training texts; give at least one")
+    if not len(counts):
+        raise HiNetError(f"none of the {counts.texts:,} training texts has a word; is it the right column?")
+    assert settings.min_df != "auto"
+    rows = np.concatenate((counts.words.rows, counts.chars.rows))
+    kept = rows >= settings.min_df
+    if settings.max_features is not None and kept.sum() > settings.max_features:
+        # A stable sort keeps the order of equals: words before characters, each by hash.
+        frequent = np.argsort(-rows, kind="stable")[: settings.max_features]
+        kept = np.zeros(len(rows), np.bool_)
+        kept[frequent] = True
+    if not kept.any():
+        raise HiNetError(
+            f"no feature is in at least {settings.min_df} of the {counts.texts:,} training texts; lower `min_df`, 1 "
+            "keeps every feature"
+        )
+    words, bits = len(counts.words), settings.hash_bits
+    return (
+        _fit_lookup(counts.words, kept[:words], counts.texts, bits if settings.word_ngrams else None),
+        _fit_lookup(counts.chars, kept[words:], counts.texts, bits if settings.char_ngrams else None),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,10 +508,24 @@ class TextFeatures:
         ``blocks``.
         """
         settings = resolve_min_df(counts, settings)
-        words, chars = fit_lookups(counts, settings)
-        if settings.has_names and hashed is not None:
-            return cls(settings, counts.texts, *name_features(words, chars, blocks, hashed, threads))
-        return cls(settings, counts.texts, Vocabulary(words, None), Vocabulary(chars, None))
+        lookups = fit_lookups(counts, settings)
+        if not settings.has_names or hashed is None:
+            return cls(settings, counts.texts, *(Vocabulary(lookup, None) for lookup in lookups))
+        starts = np.cumsum([0, *(len(block.text) for block in blocks)])
+        located = [np.empty(len(lookup.idf), np.int64) for lookup in lookups]
+
+        def locate_block(number: int) -> None:
+            # Threads may write the same element: any occurrence of an n-gram has the same name.
+            part = hashed(number)
+            for grams, lookup, places in zip((part.words, part.chars), lookups, located, strict=True):
+                locate(grams, lookup, starts[number], places)
+
+        parallel_map(locate_block, range(len(blocks)), threads)
+        words, chars = (
+            Vocabulary(lookup, spell_names(blocks, places, chars, lookup.hashes))
+            for lookup, places, chars in zip(lookups, located, (False, True), strict=True)
+        )
+        return cls(settings, counts.texts, words, chars)
 
     def transform(self, texts: Any, threads: int | None = None) -> Any:
         """Return the rows of texts as a CSR array of float32, with ascending feature numbers in each row.
@@ -165,15 +546,9 @@ class TextFeatures:
 
         return self._concat(parallel_map(work, in_blocks(as_arrow(texts), threads), threads))
 
-    def transform_hashed(self, blocks: Sequence[HashedBlock], threads: int) -> Any:
-        """Return the rows of texts that are hashed already, as `transform` does."""
-        return self._concat(parallel_map(self._weigh, blocks, threads))[0]
-
     def _weigh(self, hashed: HashedBlock) -> _Part:
-        settings = self.settings
-        part: _Part = weigh_rows(
-            hashed.words, self.words.lookup, hashed.chars, self.chars.lookup, settings.char_weight, settings.sublinear
-        )
+        words, chars, settings = self.words.lookup, self.chars.lookup, self.settings
+        part: _Part = weigh_rows(hashed.words, words, hashed.chars, chars, settings.char_weight, settings.sublinear)
         return part
 
     def _concat(self, parts: Sequence[_Part]) -> tuple[Any, Floats]:
@@ -267,233 +642,29 @@ class HashedTexts:
         threads = resolve_threads(threads)
         blocks = [part.block for part in self.blocks]
         features = TextFeatures.from_counts(self.counts, self.settings, blocks, self.blocks.__getitem__, threads)
-        return features, features.transform_hashed(self.blocks, threads)
+        return features, features._concat(parallel_map(features._weigh, self.blocks, threads))[0]
 
 
-def _schema(kind: str, hashed: bool, has_names: bool) -> Schema:
-    """Return the schema of the arrays of a vocabulary; a hashed one has unused features and no hashes."""
+def _vocabulary_from(arrays: Mapping[str, NDArray[Any]], kind: str, settings: TextSettings) -> Vocabulary:
+    """Return a vocabulary from its arrays; a hashed one has unused features and no hashes."""
+    bits = settings.hash_bits if f"{kind}.idf" in arrays and arrays[f"{kind}.idf"].size else None
+    hashed = bits is not None
     schema: dict[str, ArraySpec] = {
         f"{kind}.hashes": ArraySpec(("hashes" if hashed else "features",), "u", rising=True),
         f"{kind}.idf": floats("features", low=0 if hashed else MIN_IDF, high=MAX_IDF),
     }
-    if has_names:
-        schema |= {
-            f"{kind}.name_offsets": offsets("features", "bytes"),
-            f"{kind}.names": ArraySpec(("bytes",), "u", 0, 255),
-        }
-    return schema
-
-
-def _vocabulary_from(arrays: Mapping[str, NDArray[Any]], kind: str, settings: TextSettings) -> Vocabulary:
-    def part(name: str, dtype: type[np.generic]) -> NDArray[Any]:
-        # A copy: a mapped file may change, and kernels check no bounds.
-        return np.array(arrays[f"{kind}.{name}"], dtype)
-
-    bits = settings.hash_bits if f"{kind}.idf" in arrays and arrays[f"{kind}.idf"].size else None
-    hashed = bits is not None
-    sizes = {} if bits is None else {"hashes": 0, "features": 1 << bits}
-    check_arrays(arrays, _schema(kind, hashed, settings.has_names), sizes)
-    hashes, idf = part("hashes", np.uint64), part("idf", np.float32)
+    if settings.has_names:
+        schema[f"{kind}.name_offsets"] = offsets("features", "bytes")
+        schema[f"{kind}.names"] = ArraySpec(("bytes",), "u", 0, 255)
+    check_arrays(arrays, schema, {} if bits is None else {"hashes": 0, "features": 1 << bits})
+    # These are copies: a mapped file may change, and kernels check no bounds.
+    hashes, idf = np.array(arrays[f"{kind}.hashes"], np.uint64), np.array(arrays[f"{kind}.idf"], np.float32)
     if hashed and ((idf > 0) & (idf < MIN_IDF)).any():
         raise HiNetError(f"the array '{kind}.idf' has numbers between 0 and {MIN_IDF:g}; features weigh more, or 0")
     lookup = bucket_lookup(idf) if hashed else vocabulary_lookup(hashes, idf)
     if not settings.has_names:
         return Vocabulary(lookup, None)
-    names = Names(part("names", np.uint8), part("name_offsets", np.int64))
+    names = Names(np.array(arrays[f"{kind}.names"], np.uint8), np.array(arrays[f"{kind}.name_offsets"], np.int64))
     if not names.are_text():
         raise HiNetError(f"the array '{kind}.names' holds bytes that are not UTF-8")
     return Vocabulary(lookup, names)
-
-
-def known_shares(features: TextFeatures, texts: Any) -> NDArray[np.float64]:
-    """Return the share of known words of each text, (n,); NaN for a text without words.
-
-    >>> from hinet.data.text import TextSettings
-    >>> features = TextFeatures.fit(["rye bread", "white bread"], TextSettings(char_ngrams=None))
-    >>> known_shares(features, ["dark bread", "Bread", ""]).tolist()
-    [0.5, 1.0, nan]
-    """
-    size = _term_size(features)
-    if size is None:
-        return _split_shares(features, as_arrow(texts).to_pylist())
-    shares = [np.zeros(0)]
-    for block in in_blocks(as_arrow(texts), 1):
-        grams = extract_ngrams(normalise(block), False, (size, size))
-        rows = len(grams.offsets) - 1
-        row = np.repeat(np.arange(rows), np.diff(grams.offsets))
-        known_words = np.bincount(row, grams.times * _are_features(features, grams.hashes), rows)
-        with np.errstate(invalid="ignore"):
-            shares.append(known_words / np.bincount(row, grams.times, rows))
-    return np.concatenate(shares)
-
-
-def unknown_words(features: TextFeatures, text: str) -> tuple[str, ...]:
-    """Return the distinct unknown words of a text, in their order.
-
-    >>> from hinet.data.text import TextSettings
-    >>> features = TextFeatures.fit(["rye bread", "white bread"], TextSettings(char_ngrams=None))
-    >>> unknown_words(features, "Dark bread, dark ale")
-    ('dark', 'ale')
-    """
-    size = _term_size(features)
-    block = normalise(as_arrow([text]).chunk(0))
-    plain = block.text.tobytes().decode()
-    if size is None:
-        terms = plain.split()
-    else:
-        words = word_pattern(plain).findall(plain)
-        terms = [join_words(words[start : start + size]) for start in range(len(words) - size + 1)]
-    distinct = list(dict.fromkeys(terms))
-    shares = known_shares(features, distinct).tolist()
-    return tuple(term for term, share in zip(distinct, shares, strict=True) if share == 0)
-
-
-def _term_size(features: TextFeatures) -> int | None:
-    """Return the shortest length of word n-grams, or None if words are not features."""
-    sizes = features.settings.word_ngrams
-    return None if sizes is None or not len(features.words) else sizes[0]
-
-
-def _are_features(features: TextFeatures, hashes: Hashes) -> Bools:
-    """Return which word n-grams are features."""
-    lookup = features.words.lookup
-    if not len(lookup.runs):
-        return np.asarray(lookup.idf[(hashes >> lookup.shift).astype(np.int64)] > 0)
-    index = np.minimum(np.searchsorted(lookup.hashes, hashes), len(lookup.hashes) - 1)
-    return np.asarray(lookup.hashes[index] == hashes)
-
-
-def _split_shares(features: TextFeatures, texts: list[str]) -> NDArray[np.float64]:
-    """Return the share of the space-separated words of each text that have a feature."""
-    words = [text.split() for text in texts]
-    row = np.repeat(np.arange(len(texts)), [len(split) for split in words])
-    has_feature = np.diff(features.transform([word for split in words for word in split]).indptr) > 0
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.bincount(row, has_feature, len(texts)) / np.bincount(row, minlength=len(texts)))
-
-
-def replace_words(texts: Sequence[str], seed: int) -> list[str]:
-    """Return each text with a random number of its words replaced, from none to all, the rarest first.
-
-    This imitates texts of people who do not know the training texts, and use everyday words instead of technical terms.
-    A replacement carries no information about the text. It is, with equal probability, a word of these texts, or a new
-    word: the first half of one word and the second half of another, so that a model knows only fragments of it. Words
-    are drawn with equal probability by their frequency, or uniformly.
-
-    >>> replace_words(["rye bread", "white bread", "red wine"], seed=2)
-    ['ryead bread', 'breead breed', 'red bread']
-    """
-    rng = np.random.default_rng(seed)
-    words = [[word.lower() for word in word_pattern(text).findall(text)] for text in texts]
-    frequency = Counter(word for own in words for word in {*own})
-    pools: list[list[str]] = [[word for own in words for word in own], sorted(frequency)]
-
-    def draw() -> str:
-        pool = pools[int(rng.integers(2))]
-        return pool[int(rng.integers(len(pool)))]
-
-    def replacement() -> str:
-        first = draw()
-        if rng.integers(2):
-            return first
-        second = draw()
-        return first[: (len(first) + 1) // 2] + second[len(second) // 2 :]
-
-    def rewritten(text: str, own: list[str]) -> str:
-        rarest_first = np.lexsort((rng.random(len(own)), np.array([frequency[word] for word in own])))
-        replaced = {*rarest_first[: int(rng.integers(len(own) + 1))].tolist()}
-        numbers = iter(range(len(own)))
-        return word_pattern(text).sub(lambda word: replacement() if next(numbers) in replaced else word[0], text)
-
-    return [rewritten(text, own) for text, own in zip(texts, words, strict=True)]
-
-
-def without(counts: Counts, part: Counts) -> Counts:
-    """Return the counts of texts without those of a part of them."""
-    return Counts(counts.texts - part.texts, _minus(counts.words, part.words), _minus(counts.chars, part.chars))
-
-
-def features_from(counts: Counts, settings: TextSettings, max_features: int) -> TextFeatures:
-    """Return features by their counts as :meth:`TextFeatures.fit` does, without names yet."""
-    settings = resolve_min_df(counts, replace(settings, keep_names=False))
-    if settings.hash_bits is None:
-        assert settings.min_df != "auto"
-        features = sum(int((part.rows >= settings.min_df).sum()) for part in (counts.words, counts.chars))
-        if features > min(max_features, settings.max_features or features):
-            settings = replace(settings, max_features=min(max_features, settings.max_features or max_features))
-    return TextFeatures.from_counts(counts, settings)
-
-
-@dataclass(frozen=True, eq=False)
-class NamingFeatures(TextFeatures):
-    """Features without names that collect them from the texts that they transform."""
-
-    _names: dict[str, list[tuple[NDArray[np.int64], Names]]] = field(default_factory=lambda: {"words": [], "chars": []})
-    _is_named: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, features: TextFeatures) -> NamingFeatures:
-        """Return the same features, to be named."""
-        is_named = {"words": np.zeros(len(features.words), bool), "chars": np.zeros(len(features.chars), bool)}
-        return cls(features.settings, features.texts, features.words, features.chars, _is_named=is_named)
-
-    def transform_with_unknown(self, texts: Any, threads: int | None = None) -> tuple[Any, NDArray[np.float32]]:
-        """Return the rows of texts with their shares of unknown n-grams, and collect names of features."""
-        threads = resolve_threads(threads)
-
-        def work(block: pa.LargeStringArray) -> tuple[Any, HashedBlock]:
-            hashed = HashedBlock.of(normalise(block), self.settings)
-            return self._weigh(hashed), hashed
-
-        done = parallel_map(work, in_blocks(as_arrow(texts), threads), threads)
-        for _, hashed in done:
-            self._collect_names(hashed)
-        return self._concat([part for part, _ in done])
-
-    def _collect_names(self, hashed: HashedBlock) -> None:
-        for kind, vocabulary in self._vocabularies():
-            is_named = self._is_named[kind]
-            if is_named.all():
-                continue
-            starts = np.full(len(vocabulary), -1, np.int64)
-            locate(getattr(hashed, kind), vocabulary.lookup, 0, starts)
-            new = np.flatnonzero((starts >= 0) & ~is_named)
-            if len(new):
-                names = spell_names([hashed.block], starts[new], kind == "chars", vocabulary.lookup.hashes[new])
-                self._names[kind].append((new, names))
-                is_named[new] = True
-
-    def names_found(self) -> dict[str, NDArray[Any]]:
-        """Return the names of all features as arrays; a feature that was in no text has an empty name."""
-        arrays: dict[str, NDArray[Any]] = {}
-        for kind, vocabulary in self._vocabularies():
-            parts = self._names[kind]
-            features = np.concatenate([np.zeros(0, np.int64), *(new for new, _ in parts)])
-            text = np.concatenate([np.zeros(0, np.uint8), *(names.text for _, names in parts)])
-            lengths = np.concatenate([np.zeros(0, np.int64), *(np.diff(names.offsets) for _, names in parts)])
-            index = np.full(len(vocabulary), len(features), np.int64)  # after the last name is an empty one
-            index[features] = np.arange(len(features))
-            flat, sizes = gather(text, np.append(offsets_of(lengths), len(text)), index)
-            arrays[f"{kind}.names"], arrays[f"{kind}.name_offsets"] = flat, offsets_of(sizes)
-        return arrays
-
-
-def named(features: TextFeatures, arrays: Mapping[str, NDArray[Any]]) -> TextFeatures:
-    """Return features with the names that :meth:`NamingFeatures.names_found` returned."""
-    words, chars = (
-        Vocabulary(
-            vocabulary.lookup, Names(np.array(arrays[f"{kind}.names"]), np.array(arrays[f"{kind}.name_offsets"]))
-        )
-        for kind, vocabulary in features._vocabularies()
-    )
-    return TextFeatures(replace(features.settings, keep_names=True), features.texts, words, chars)
-
-
-def _minus(counts: RowCounts, part: RowCounts) -> RowCounts:
-    if not len(counts) or not len(part):
-        return counts
-    index = np.minimum(np.searchsorted(counts.hashes, part.hashes), len(counts) - 1)
-    known = counts.hashes[index] == part.hashes
-    rows = counts.rows.copy()
-    rows[index[known]] -= part.rows[known]
-    return RowCounts(counts.hashes[rows > 0], rows[rows > 0])

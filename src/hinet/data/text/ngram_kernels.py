@@ -193,22 +193,12 @@ def _hash_chars(text: Bytes, row: Any, classes: Bytes, sizes: Any, work: Any, ha
 
 
 @inlined
-def _tally(
-    found: int,
-    hashes: Hashes,
-    places: Ints32,
-    slots: Hashes,
-    slot_times: Ints32,
-    slot_places: Ints32,
-    out_hashes: Hashes,
-    out_times: Ints32,
-    out_places: Ints32,
-    cursor: int,
-) -> int:
+def _tally(found: int, grams: Any, table: Any, target: Any, cursor: int) -> int:
     """Write the distinct hashes of a row in ascending order with their counts; return the new cursor.
 
     The slot of a hash is given by its highest bits, or is the next free one, so slots are nearly sorted.
     """
+    (hashes, places), (slots, slot_times, slot_places), (out, out_times, out_places) = grams, table, target
     bits = 1
     while 1 << bits < 2 * found:
         bits += 1
@@ -229,21 +219,17 @@ def _tally(
             slot_places[slot] = places[emitted]
     first = cursor
     for slot in range(used):  # without a branch, as free slots are unpredictable
-        out_hashes[cursor], out_times[cursor], out_places[cursor] = slots[slot], slot_times[slot], slot_places[slot]
+        out[cursor], out_times[cursor], out_places[cursor] = slots[slot], slot_times[slot], slot_places[slot]
         cursor += slots[slot] != _FREE
     for unsorted in range(first + 1, cursor):
-        value = out_hashes[unsorted]
-        if out_hashes[unsorted - 1] > value:
+        value = out[unsorted]
+        if out[unsorted - 1] > value:
             times, place = out_times[unsorted], out_places[unsorted]
             at = unsorted
-            while at > first and out_hashes[at - 1] > value:
-                out_hashes[at], out_times[at], out_places[at] = (
-                    out_hashes[at - 1],
-                    out_times[at - 1],
-                    out_places[at - 1],
-                )
+            while at > first and out[at - 1] > value:
+                out[at], out_times[at], out_places[at] = out[at - 1], out_times[at - 1], out_places[at - 1]
                 at -= 1
-            out_hashes[at], out_times[at], out_places[at] = value, times, place
+            out[at], out_times[at], out_places[at] = value, times, place
     return cursor
 
 
@@ -281,13 +267,10 @@ def hash_rows(text: Bytes, offsets: Ints64, classes: Bytes, chars: bool, shortes
     max_grams = max_units * (longest - shortest + 1)
     work = np.empty(max_units, np.uint64), np.empty(max_units, np.int32)
     hashes, places = np.empty(max_grams, np.uint64), np.empty(max_grams, np.int32)
-    slots, slot_times, slot_places = (
-        np.empty(5 * max_grams + 2, np.uint64),
-        np.empty(5 * max_grams + 2, np.int32),
-        np.empty(5 * max_grams + 2, np.int32),
-    )
+    room = 5 * max_grams + 2
+    slots = np.empty(room, np.uint64), np.empty(room, np.int32), np.empty(room, np.int32)
     size = np.int64(offsets[rows] - offsets[0]) * (longest - shortest + 1) * (3 if chars else 1) // 4 + max_grams
-    out_hashes, out_times, out_places = np.empty(size, np.uint64), np.empty(size, np.int32), np.empty(size, np.int32)
+    out = np.empty(size, np.uint64), np.empty(size, np.int32), np.empty(size, np.int32)
     out_offsets = np.zeros(rows + 1, np.int64)
     cursor = ZERO
     for row in range(rows):
@@ -298,16 +281,10 @@ def hash_rows(text: Bytes, offsets: Ints64, classes: Bytes, chars: bool, shortes
             found = _hash_words(text, bounds, classes, (shortest, longest), work, hashes, places)
         if cursor + found + 1 > size:
             size = cursor + found + 1 + size // 2
-            out_hashes, out_times, out_places = (
-                grown(out_hashes, size),
-                grown(out_times, size),
-                grown(out_places, size),
-            )
-        cursor = _tally(
-            found, hashes, places, slots, slot_times, slot_places, out_hashes, out_times, out_places, cursor
-        )
+            out = grown(out[0], size), grown(out[1], size), grown(out[2], size)
+        cursor = _tally(found, (hashes, places), slots, out, cursor)
         out_offsets[row + 1] = cursor
-    return out_offsets, out_hashes[:cursor], out_times[:cursor], out_places[:cursor]
+    return out_offsets, out[0][:cursor], out[1][:cursor], out[2][:cursor]
 
 
 @inlined
@@ -395,22 +372,6 @@ class Lookup(NamedTuple):
 
 
 @kernel
-def count_runs(ascending: Hashes) -> Any:
-    """Return the distinct hashes of an ascending array, and the count of each."""
-    distinct = 0
-    for index in range(len(ascending)):
-        distinct += index == 0 or ascending[index] != ascending[index - 1]
-    hashes, times = np.empty(distinct, np.uint64), np.zeros(distinct, np.int32)
-    last = -1
-    for index in range(len(ascending)):
-        if index == 0 or ascending[index] != ascending[index - 1]:
-            last += 1
-            hashes[last] = ascending[index]
-        times[last] += 1
-    return hashes, times
-
-
-@kernel
 def merge_counts(hashes: Hashes, times: Ints32, other_hashes: Hashes, other_times: Ints32) -> Any:
     """Return the sum of two counts, each with ascending hashes."""
     size = len(hashes) + len(other_hashes)
@@ -434,21 +395,6 @@ def merge_counts(hashes: Hashes, times: Ints32, other_hashes: Hashes, other_time
         there += 1
         cursor += 1
     return out_hashes[:cursor], out_times[:cursor]
-
-
-@kernel
-def row_buckets(offsets: Ints64, hashes: Hashes, shift: Any) -> Any:
-    """Return the highest bits of the hashes, each value once per row."""
-    out = np.empty(len(hashes), np.uint64)
-    cursor = 0
-    for row in range(len(offsets) - 1):
-        start = cursor
-        for at in range(offsets[row], offsets[row + 1]):
-            bucket = hashes[at] >> shift
-            if cursor == start or out[cursor - 1] != bucket:
-                out[cursor] = bucket
-                cursor += 1
-    return out[:cursor]
 
 
 @inlined

@@ -193,7 +193,7 @@ class TrainingRows:
             if held and values > max_values:
                 break
             held.append(spill.load(number, layers))
-        matrix, targets = _joined(held, layers)
+        matrix, targets = _joined(held)
         return cls(matrix, targets, spill.columns, spill)
 
     @property
@@ -225,7 +225,7 @@ class TrainingRows:
         """Return the rows of a block with their targets."""
         if self.spill is None:
             return self.matrix, self.targets
-        matrix, targets = _joined([self.spill.load(number, self.targets.layers)], self.targets.layers)
+        matrix, targets = _joined([self.spill.load(number, self.targets.layers)])
         if self.merged is not None:
             matrix = with_merged(matrix, self.merged, self.columns)
         return (matrix if self.whitening is None else _whitened(matrix, self.whitening)), targets
@@ -285,19 +285,9 @@ def _whitened(rows: SparseMatrix, matrix: Floats) -> SparseMatrix:
     return rows._replace(dense=whitened(rows.dense, matrix))
 
 
-def _joined(blocks: list[StoredBlock], layers: Layers) -> tuple[SparseMatrix, Targets]:
+def _joined(blocks: list[StoredBlock]) -> tuple[SparseMatrix, Targets]:
     """Concatenate blocks; return their rows and targets."""
-    if len(blocks) == 1:
-        matrix, traces, weights = blocks[0]
-    else:
-        lengths = np.concatenate([np.diff(block.rows.indptr) for block in blocks])
-        matrix = SparseMatrix(
-            np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            *(np.concatenate([block.rows[part] for block in blocks]) for part in (1, 2, 3)),
-        )
-        traces = Traces.joined(layers, [block.traces for block in blocks])
-        all_weights = [block.weights for block in blocks if block.weights is not None]
-        weights = np.concatenate(all_weights) if all_weights else None
+    matrix, traces, weights = StoredBlock.joined(blocks)
     targets = Targets.of(traces)
     return matrix, targets if weights is None else targets.weighted(weights)
 
