@@ -7,7 +7,6 @@ a run, and a resumed run ends with the same network.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,6 @@ from hinet.encoders.torch_runtime import default_device, torch_threads
 from hinet.engine.training.jobs import (
     CHECKPOINT_EVERY,
     Arrays,
-    Best,
     Checkpoints,
     Done,
     Job,
@@ -36,16 +34,11 @@ from hinet.memory import GB, require_memory
 from hinet.metrics import accuracy
 from hinet.networks.graph import Targets
 from hinet.networks.models import DenseFeatures, HiNet, predict_traces
-from hinet.networks.training import head_settings
-from hinet.parameters import NONE, PATH, SEED, Rules, real, validate_fields, whole
+from hinet.networks.training import head_settings, train_epochs
+from hinet.parameters import PATH
 from hinet.progress import EpochRecord, Progress, SilentProgress
 
 BUCKET = 50  # batches whose rows are sorted by length
-_RULES: Rules = {
-    "epochs": whole(1), "batch": whole(1), "encoder_rate": real(above=0), "head_rate": real(above=0),
-    "weight_decay": real(0), "warm_up": real(0, 1), "largest_gradient": real(above=0), "patience": whole(1) | NONE,
-    "seed": SEED,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,9 +54,6 @@ class TuningSettings:
     largest_gradient: float = 1.0  # maximum norm of the gradients of a step
     patience: int | None = None  # epochs without a better validation score after which to stop
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        validate_fields(self, _RULES)
 
 
 @dataclass(frozen=True)
@@ -109,7 +99,11 @@ class TuningJob(Job):
 
     @property
     def rate_share(self) -> float:
-        """Learning rate of the next step, as a share of the full rate."""
+        """Share of the steps that are left, which is the share of the full rate after the warm-up."""
+        return 1 - self.steps / self.total
+
+    def _next_rate_share(self) -> float:
+        """Return the learning rate of the next step, as a share of the full rate."""
         warm_up = max(1.0, self.settings.warm_up * self.total)
         return min((self.steps + 1) / warm_up, (self.total - self.steps) / max(1.0, self.total - warm_up), 1.0)
 
@@ -137,7 +131,7 @@ class TuningJob(Job):
             cost.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(self._parameters.values(), settings.largest_gradient)
             for group in self._optimiser.param_groups:
-                group["lr"] = group["full_rate"] * self.rate_share
+                group["lr"] = group["full_rate"] * self._next_rate_share()
             self._optimiser.step()
         return float(cost.detach())
 
@@ -242,8 +236,15 @@ def fine_tune(
         every = CHECKPOINT_EVERY.validate("checkpoint_every", checkpoint_every)
         checkpoints = Checkpoints(Path(PATH.validate("checkpoint", checkpoint)), job.fingerprint(valid), every)
     readout = head_of(network)
+
+    def validate() -> float | None:
+        check_finite(job.name, job.best_state())
+        if valid is None:
+            return None
+        return accuracy(valid.traces, predict_traces(readout, encoder.embed_tokens(valid.rows)))
+
     with torch_threads(threads):
-        history = _run(job, readout, valid, checkpoints, progress)
+        history = _run(job, settings.patience, validate, checkpoints, progress)
     network.eval()
     return readout, history
 
@@ -257,48 +258,31 @@ def head_of(network: HiNet) -> HiNet:
 
 def _run(
     job: TuningJob,
-    readout: HiNet,
-    valid: TokenExamples | None,
+    patience: int | None,
+    validate: Callable[[], float | None],
     checkpoints: Checkpoints | None,
     progress: Progress,
 ) -> tuple[EpochRecord, ...]:
-    """Train the remaining epochs, then restore the weights of the best one."""
-    done, patience = Done(), job.settings.patience
+    """Train the remaining epochs with checkpoints, then restore the weights of the best one."""
+    progress.started(job.epochs, len(job.rows))
+    if checkpoints is None:
+        return train_epochs(job, patience, validate, progress, progress.advanced).records
+    done = _resume(job, checkpoints, progress)
+    checkpoints.started(job)
+
+    def save(finished: Done) -> None:
+        nonlocal done
+        done = finished
+        if checkpoints.is_due(job):
+            checkpoints.write(job, done)
 
     def advance(rows: int) -> None:
         progress.advanced(rows)
         inside = job.steps % job.batches != 0  # the end of an epoch is saved with its record
-        if checkpoints is not None and checkpoints.every and inside and checkpoints.is_due(job):
-            checkpoints.write(job, done)
+        if checkpoints.every and inside:
+            save(done)
 
-    progress.started(job.epochs, len(job.rows))
-    try:
-        if checkpoints is not None:
-            done = _resume(job, checkpoints, progress)
-            checkpoints.started(job)
-        for epoch in range(len(done.records), job.epochs):
-            if done.best is not None and patience is not None and epoch - done.best.epoch > patience:
-                break
-            start = time.perf_counter()
-            cost = job.run_epoch(epoch, advance)
-            check_finite(job.name, job.best_state())
-            score = None
-            if valid is not None:
-                score = accuracy(valid.traces, predict_traces(readout, job.encoder.embed_tokens(valid.rows)))
-            seconds = time.perf_counter() - start
-            record = EpochRecord(epoch + 1, job.epochs, cost, score, seconds, 1 - job.steps / job.total, job.name)
-            best = done.best
-            if score is not None and (best is None or score > best.score):
-                best = Best(score, epoch, {name: array.copy() for name, array in job.best_state().items()})
-            done = Done((*done.records, record), best)
-            if checkpoints is not None and checkpoints.is_due(job):
-                checkpoints.write(job, done)
-            progress.epoch_done(record)
-    finally:
-        progress.finished()
-    if done.best is not None:
-        job.restore(done.best.state)
-    return done.records
+    return train_epochs(job, patience, validate, progress, advance, done, save).records
 
 
 def _resume(job: TuningJob, checkpoints: Checkpoints, progress: Progress) -> Done:

@@ -7,11 +7,10 @@ probabilities that cannot change an answer, and it cannot run the user's own net
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Self, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, Self, TypedDict
 
 import numpy as np
 import scipy.sparse as sp
@@ -27,7 +26,7 @@ from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, K, Predictor,
 from hinet.engine.training.relearning import OutputRows, ScoredRows, relearned
 from hinet.errors import HiNetError
 from hinet.files import check_plain
-from hinet.files.schema import FINITE, LARGEST, Schema, check_arrays, floats
+from hinet.files.schema import FINITE, LARGEST, check_arrays, floats
 from hinet.networks.graph import Marginals, best_traces_to, downpour, marginals
 from hinet.networks.heads import HeadSettings, SiblingHead
 from hinet.networks.models import DenseFeatures, HiNet, SparseBag, SparseRows, batches, feature_layer, row_batch
@@ -37,68 +36,49 @@ from hinet.ragged import positions
 from hinet.taxonomy import Layers
 
 
-class SparseShape(TypedDict):
-    """Arguments of a sparse bag."""
+class FeatureShape(TypedDict):
+    """Arguments of a sparse bag or of the perceptron for dense rows; the user's own module must be given again."""
 
-    kind: Literal["sparse"]
-    features: int
-    width: int
-    dropout: float
-    linear_share: float
-
-
-class DenseShape(TypedDict):
-    """Arguments of the perceptron for dense rows."""
-
-    kind: Literal["dense"]
-    features: int
-    widths: list[int]
-    dropout: float
-
-
-class OwnShape(TypedDict):
-    """The user's own module, which must be given again."""
-
-    kind: Literal["own"]
+    kind: Literal["sparse", "dense", "own"]
+    features: NotRequired[int]
+    width: NotRequired[int]
+    widths: NotRequired[list[int]]
+    dropout: NotRequired[float]
+    linear_share: NotRequired[float]
 
 
 class NetworkShape(TypedDict):
     """Description of a network; ``head`` has the fields of ``HeadSettings``."""
 
-    features: SparseShape | DenseShape | OwnShape
+    features: FeatureShape
     width: int
     head: dict[str, Any]
 
 
-def _check_weights(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
+def _check_weights(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> None:
     """Raise HiNetError unless all weights are finite and those of the features have the described shapes."""
-    schema: Schema = {}
-    if shape["kind"] == "sparse":
-        schema = {"features.weight": floats(shape["features"], shape["width"]), "features.bias": floats(shape["width"])}
-        width = shape["width"]
-    elif shape["kind"] == "dense":
-        schema = _dense_schema(shape, len(arrays))
-        width = [shape["features"], *shape["widths"]][-1]
-    else:
-        width = metadata["width"]
-    check_arrays(arrays, schema, {})
-    read = next((name for name in ("head.weight", "head.from_features.0") if name in arrays), None)
-    if read is None or arrays[read].ndim != 2 or not metadata["width"] == width == arrays[read].shape[1] > 0:
+    shape, width = dict(metadata["features"]), metadata["width"]
+    kind = shape.pop("kind")
+    largest = FINITE if kind == "own" else LARGEST
+    check_arrays(
+        arrays,
+        {n: floats(*a.shape, low=-largest, high=largest) for n, a in arrays.items() if a.dtype.kind == "f"},
+        {},
+    )
+    if kind != "own":
+        if len(shape.get("widths", ())) > len(arrays):
+            raise HiNetError(f"{len(shape['widths']):,} feature layers need more than {len(arrays):,} arrays")
+        with torch.device("meta"):  # nothing is allocated before the shapes agree
+            features = _FEATURES[kind](**shape)
+        expected = {f"features.{name}": floats(*tensor.shape) for name, tensor in features.state_dict().items()}
+        check_arrays(arrays, expected, {})
+        width = features.width
+    read = arrays.get("head.weight", np.zeros(0))
+    if read.ndim != 2 or not metadata["width"] == width == read.shape[1] > 0:
         raise HiNetError(f"the weights do not fit the network: the head does not read {metadata['width']:,} units")
-    for name, array in arrays.items():
-        if array.dtype.kind == "f":
-            largest = FINITE if shape["kind"] == "own" else LARGEST
-            check_arrays({name: array}, {name: floats(*array.shape, low=-largest, high=largest)}, {})
 
 
-def _dense_schema(shape: Mapping[str, Any], arrays: int) -> Schema:
-    if 2 * len(shape["widths"]) > arrays:
-        raise HiNetError(f"{len(shape['widths']):,} feature layers are described, and there are {arrays:,} arrays")
-    sizes = list(itertools.pairwise([shape["features"], *shape["widths"]]))
-    named = [f"features.layers.{3 * number}" for number in range(len(sizes))]
-    pairs = list(zip(named, sizes, strict=True))
-    weights = {f"{name}.weight": floats(after, before) for name, (before, after) in pairs}
-    return weights | {f"{name}.bias": floats(after) for name, (_, after) in pairs}
+_FEATURES: dict[str, Any] = {"sparse": SparseBag, "dense": DenseFeatures}
 
 
 @dataclass(frozen=True)
@@ -208,17 +188,17 @@ class NetworkPredictor(Predictor):
         HiNetError
             If description, weights and taxonomy do not fit together. Nothing is built before the shapes agree.
         """
-        shape = dict(metadata["features"])
-        _check_weights(arrays, metadata, shape)
-        kind = shape.pop("kind")
-        features = network if kind == "own" else (DenseFeatures if kind == "dense" else SparseBag)(**shape)
-        model = HiNet(features, layers, metadata["width"], HeadSettings(**metadata["head"]))
-        for name, tensor in model.state_dict().items():
-            if name in arrays and f"torch.{arrays[name].dtype}" != str(tensor.dtype):
-                raise HiNetError(
-                    f"the array {name!r} has type {arrays[name].dtype}, the network expects {tensor.dtype}"
-                )
         try:
+            _check_weights(arrays, metadata)
+            shape = dict(metadata["features"])
+            kind = shape.pop("kind")
+            features = network if kind == "own" else _FEATURES[kind](**shape)
+            model = HiNet(features, layers, metadata["width"], HeadSettings(**metadata["head"]))
+            for name, tensor in model.state_dict().items():
+                if name in arrays and f"torch.{arrays[name].dtype}" != str(tensor.dtype):
+                    raise HiNetError(
+                        f"the array {name!r} has type {arrays[name].dtype}, the network expects {tensor.dtype}"
+                    )
             model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
         except (RuntimeError, TypeError) as error:
             raise HiNetError(f"the saved weights do not fit the network: {error}") from None

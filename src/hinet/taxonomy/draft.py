@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,30 @@ class Draft:
     declares_nodes: bool = False
     repeats_allowed: bool = True
     problems: tuple[Problem, ...] = ()  # found while parsing the source
+
+
+class Link(NamedTuple):
+    """A declared node with one of its parents, and its attributes."""
+
+    node: str
+    parent: str | None
+    line: int
+    attributes: Mapping[str, str]
+
+
+def declared_draft(links: Sequence[Link], problems: Sequence[Problem] = ()) -> Draft:
+    """Return a draft in which a node must be declared; attributes that are empty for all nodes are left out."""
+    names = dict.fromkeys(name for link in links for name in link.attributes)
+    columns = {name: [link.attributes.get(name, "") for link in links] for name in names}
+    return Draft(
+        nodes=[link.node for link in links],
+        parents=[link.parent for link in links],
+        lines=[link.line for link in links],
+        attributes={name: column for name, column in columns.items() if any(column)},
+        declares_nodes=True,
+        repeats_allowed=False,
+        problems=tuple(problems),
+    )
 
 
 class TaxonomyFormat:
