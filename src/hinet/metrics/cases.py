@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.errors import LabelError, counted, quoted
+from hinet.errors import LabelError, quoted
 from hinet.ragged import Bools, Ints, distinct, gather, offsets_of
 from hinet.taxonomy import VIRTUAL_ROOT, Taxonomy, as_id
 
@@ -281,12 +281,9 @@ def _positions(labels: Any, taxonomy: Taxonomy, side: str) -> tuple[NDArray[np.i
 
 
 def _lookup(taxonomy: Taxonomy, labels: list[Any], row_of: Ints, side: str) -> NDArray[np.int64]:
-    try:
-        return taxonomy.positions(labels)
-    except LabelError:  # raise an error that names the side and the row
-        index = next(index for index, label in enumerate(labels) if label not in taxonomy)
-    row, name = row_of[index], as_id(labels[index])
-    hint = taxonomy.hint_for(name)
-    raise LabelError(
-        f"{side}: row {row}: label {quoted(name)} is not in the taxonomy of {counted(len(taxonomy), 'node')}{hint}"
-    )
+    positions = taxonomy.find(labels)
+    missing = np.flatnonzero(positions < 0).tolist()
+    if missing:
+        label = taxonomy.unknown(as_id(labels[missing[0]]))
+        raise LabelError(f"{side}: row {row_of[missing[0]]}: label {label}")
+    return positions

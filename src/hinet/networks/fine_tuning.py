@@ -21,7 +21,6 @@ from hinet.data import Traces
 from hinet.encoders.text_encoder import TextEncoder, TokenRows
 from hinet.encoders.torch_runtime import default_device, torch_threads
 from hinet.engine.training.jobs import (
-    CHECKPOINT_EVERY,
     Arrays,
     Checkpoints,
     Done,
@@ -35,7 +34,6 @@ from hinet.metrics import accuracy
 from hinet.networks.graph import Targets
 from hinet.networks.models import DenseFeatures, HiNet, predict_traces
 from hinet.networks.training import head_settings, train_epochs
-from hinet.parameters import PATH
 from hinet.progress import EpochRecord, Progress, SilentProgress
 
 BUCKET = 50  # batches whose rows are sorted by length
@@ -233,8 +231,7 @@ def fine_tune(
     network.learn_prior(job.targets)
     checkpoints = None
     if checkpoint is not None:
-        every = CHECKPOINT_EVERY.validate("checkpoint_every", checkpoint_every)
-        checkpoints = Checkpoints(Path(PATH.validate("checkpoint", checkpoint)), job.fingerprint(valid), every)
+        checkpoints = Checkpoints(Path(checkpoint), job.fingerprint(valid), checkpoint_every)
     readout = head_of(network)
 
     def validate() -> float | None:
@@ -264,10 +261,17 @@ def _run(
     progress: Progress,
 ) -> tuple[EpochRecord, ...]:
     """Train the remaining epochs with checkpoints, then restore the weights of the best one."""
+    done = Done()
+    if checkpoints is not None:
+        done = checkpoints.resume(job)
+        if job.steps // job.batches != len(done.records):
+            raise FileError(checkpoints.folder, "the checkpoint contradicts itself; remove the folder to start again")
     progress.started(job.epochs, len(job.rows))
+    if job.steps:
+        progress.message(f"resuming fine-tuning after {job.steps:,} of {job.total:,} batches")
+        progress.advanced(min(job.steps * job.settings.batch, job.epochs * len(job.rows)))
     if checkpoints is None:
         return train_epochs(job, patience, validate, progress, progress.advanced).records
-    done = _resume(job, checkpoints, progress)
     checkpoints.started(job)
 
     def save(finished: Done) -> None:
@@ -283,14 +287,3 @@ def _run(
             save(done)
 
     return train_epochs(job, patience, validate, progress, advance, done, save).records
-
-
-def _resume(job: TuningJob, checkpoints: Checkpoints, progress: Progress) -> Done:
-    """Restore the state of an earlier run, and return its records."""
-    done = checkpoints.resume(job)
-    if job.steps // job.batches != len(done.records):
-        raise FileError(checkpoints.folder, "the checkpoint contradicts itself; remove the folder to start again")
-    if job.steps:
-        progress.message(f"resuming fine-tuning after {job.steps:,} of {job.total:,} batches")
-        progress.advanced(min(job.steps * job.settings.batch, job.epochs * len(job.rows)))
-    return done

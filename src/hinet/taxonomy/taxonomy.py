@@ -261,10 +261,12 @@ class Taxonomy:
         """Return the position of ``node`` in ``ids``, or raise LabelError with the nearest id."""
         name = as_id(node)
         if name not in self._positions:
-            raise LabelError(
-                f"{quoted(name)} is not in the taxonomy of {counted(len(self), 'node')}{self.hint_for(name)}"
-            )
+            raise LabelError(self.unknown(name))
         return self._positions[name]
+
+    def unknown(self, name: str) -> str:
+        """Return the message for an unknown name."""
+        return f"{quoted(name)} is not in the taxonomy of {counted(len(self), 'node')}{self.hint_for(name)}"
 
     def hint_for(self, name: str) -> str:
         """Return a hint for an unknown name: it is a title, several ids, or similar to an id; else an empty string."""
@@ -278,26 +280,18 @@ class Taxonomy:
 
     def positions(self, nodes: Sequence[str]) -> NDArray[np.int64]:
         """Return the positions of ``nodes``; the error names the first row with an unknown node."""
-        known = self._positions
-        try:
-            positions = np.fromiter(map(known.get, nodes, repeat(-1)), np.int64, len(nodes))  # a string is its own id
-        except TypeError:  # an unhashable value
-            positions = np.full(len(nodes), -1)
-        for row in np.flatnonzero(positions < 0).tolist():
-            positions[row] = known.get(as_id(nodes[row]), -1)
-        missing = np.flatnonzero(positions < 0)
-        if len(missing):
-            row = int(missing[0])
-            more = (
-                f" ({counted(len(missing) - 1, 'more row has/more rows have')} unknown labels)"
-                if len(missing) > 1
-                else ""
-            )
-            try:
-                self.position(nodes[row])
-            except LabelError as error:
-                raise LabelError(f"row {row}: label {error}{more}") from None
+        positions = self.find(nodes)
+        missing = np.flatnonzero(positions < 0).tolist()
+        if missing:
+            row, others = missing[0], len(missing) - 1
+            more = f" ({counted(others, 'more row has/more rows have')} unknown labels)" if others else ""
+            raise LabelError(f"row {row}: label {self.unknown(as_id(nodes[row]))}{more}")
         return positions
+
+    def find(self, nodes: Sequence[Any]) -> NDArray[np.int64]:
+        """Return the positions of ``nodes``, -1 for unknown ones."""
+        known = self._positions
+        return np.array([known.get(node if type(node) is str else as_id(node), -1) for node in nodes], np.int64)
 
     def children(self, node: str) -> tuple[str, ...]:
         """Return the children of ``node`` in the order of the source."""
