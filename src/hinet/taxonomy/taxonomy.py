@@ -373,11 +373,15 @@ class Taxonomy:
     def rows(self) -> Iterator[tuple[str, ...]]:
         """Yield a row (node, parent, attributes) for every node and parent, as written by :meth:`write`."""
         columns = list(self.attributes.values())
-        flat, offsets = self.parent_lists
-        for position, (node, start, end) in enumerate(zip(self.ids, offsets, offsets[1:], strict=False)):
+        for position, (node, parents) in enumerate(zip(self.ids, self._parent_ids(), strict=True)):
             attributes = [column[position] for column in columns]
-            for parent in [self.ids[p] for p in flat[start:end].tolist()] or [""]:
+            for parent in parents or [""]:
                 yield (node, parent, *attributes)
+
+    def _parent_ids(self) -> list[list[str]]:
+        """Return the ids of the parents of every node."""
+        flat, offsets = self.parent_lists
+        return [[self.ids[parent] for parent in flat[start:end].tolist()] for start, end in pairwise(offsets.tolist())]
 
     def write(self, path: str | Path) -> None:
         """Write a table of nodes and parents, or by the suffix SKOS as Turtle or OBO; ``-`` prints a table.
@@ -394,9 +398,7 @@ class Taxonomy:
         name = str(path).lower().removesuffix(".gz").removesuffix(".xz")
         formats = {format.write_suffix: format for format in FORMATS.values() if format.write_suffix}
         if (format := formats.get(Path(name).suffix)) is not None:
-            flat, offsets = self.parent_lists
-            parents = [[self.ids[p] for p in flat[start:end].tolist()] for start, end in pairwise(offsets.tolist())]
-            write_text(path, format.to_text(self.ids, parents, self.attributes))
+            write_text(path, format.to_text(self.ids, self._parent_ids(), self.attributes))
             return
         if not name.endswith((".csv", ".tsv", ".txt")) and str(path) != "-" and not Path(path).is_char_device():
             suffixes = ", ".join((".tsv", ".csv", *formats))
