@@ -7,7 +7,7 @@ probabilities that cannot change an answer, and it cannot run the user's own net
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, NotRequired, Self, TypedDict
@@ -34,6 +34,8 @@ from hinet.networks.training import network_for, train_network
 from hinet.progress import EpochRecord, Progress
 from hinet.ragged import positions
 from hinet.taxonomy import Layers
+
+_FEATURES: dict[str, Any] = {"sparse": SparseBag, "dense": DenseFeatures}
 
 
 class FeatureShape(TypedDict):
@@ -76,9 +78,6 @@ def _check_weights(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, An
     read = arrays.get("head.weight", np.zeros(0))
     if read.ndim != 2 or not metadata["width"] == width == read.shape[1] > 0:
         raise HiNetError(f"the weights do not fit the network: the head does not read {metadata['width']:,} units")
-
-
-_FEATURES: dict[str, Any] = {"sparse": SparseBag, "dense": DenseFeatures}
 
 
 @dataclass(frozen=True)
@@ -156,9 +155,9 @@ class NetworkPredictor(Predictor):
             raise HiNetError("half precision is for models of the fused engine; save this one in full precision")
         network = self.model
         features: dict[str, Any] = {"kind": "own"}
-        if isinstance(network.features, (DenseFeatures, SparseBag)):
-            kind = "dense" if isinstance(network.features, DenseFeatures) else "sparse"
-            features = {"kind": kind, **network.features.shape()}
+        for kind, described in _FEATURES.items():
+            if isinstance(network.features, described):
+                features = {"kind": kind, **network.features.shape()}
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in network.state_dict().items()}
         return {"features": features, "width": network.head.width, "head": asdict(network.head.settings)}, arrays
 
@@ -246,14 +245,9 @@ class NetworkPredictor(Predictor):
 
     def traces(self, rows: Any, k: int = 1) -> Found:
         """Return the ``k`` best traces of every row."""
-        layers = self.model.layers
+        layers, graph = self.model.layers, self.model.graph
         k = min(K.validate("k", k), layers.count_traces())
-        parts, log_p_parts = [], []
-        for scores in self._scores(rows, ways=1 if layers.is_tree else k):
-            traces = downpour(self.model.graph, scores, k)
-            parts.append(traces)
-            log_p_parts.append(_log_p_along(traces, scores))
-        return self._found(parts, log_p_parts)
+        return self._found(rows, lambda scores: downpour(graph, scores, k), ways=1 if layers.is_tree else k)
 
     def logits_along(self, rows: Any, targets: Targets) -> NDArray[np.float64]:
         """Return the log probabilities of all options of every choice on the way to targets, one per row."""
@@ -272,10 +266,8 @@ class NetworkPredictor(Predictor):
 
     def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
         """Return the probability of every node to be the label, (n, nodes), if it is at least ``least``."""
-        blocks = []
-        for batch in self._marginals(rows):
-            label = batch.label.T.cpu().numpy()
-            blocks.append(sp.csr_array(np.where(label >= least, label, 0)))
+        labels = (batch.label.T.cpu().numpy() for batch in self._marginals(rows))
+        blocks = [sp.csr_array(np.where(label >= least, label, 0)) for label in labels]
         empty = sp.csr_array((0, len(self.model.layers.taxonomy)))
         return sp.csr_array(sp.vstack([empty, *blocks], format="csr"))
 
@@ -288,20 +280,25 @@ class NetworkPredictor(Predictor):
         k = K.validate("k", k)
         layers, graph = self.model.layers, self.model.graph
         ends = torch.from_numpy(np.unique(layers.node[layers.ends]).astype(np.int64))
-        parts, log_p_parts, probability = [], [], [np.zeros(0)]
-        for scores in self._scores(rows):
-            probabilities, best = marginals(graph, scores).label[ends].sort(dim=0, descending=True, stable=True)
-            traces = best_traces_to(graph, scores, ends[best[:k]])
-            parts.append(traces)
-            log_p_parts.append(_log_p_along(traces, scores))
-            probability.append(probabilities[:k].T.reshape(-1).double().numpy())
-        return FoundLabels(self._found(parts, log_p_parts), np.concatenate(probability))
+        probability = [np.zeros(0)]
 
-    def _found(self, parts: list[Traces], log_p: list[NDArray[np.float64]]) -> Found:
-        """Return the traces of all batches; every option was scored."""
+        def best_labels(scores: Tensor) -> Traces:
+            probabilities, best = marginals(graph, scores).label[ends].sort(dim=0, descending=True, stable=True)
+            probability.append(probabilities[:k].T.reshape(-1).double().numpy())
+            return best_traces_to(graph, scores, ends[best[:k]])
+
+        found = self._found(rows, best_labels)
+        return FoundLabels(found, np.concatenate(probability))
+
+    def _found(self, rows: Any, answer: Callable[[Tensor], Traces], ways: int = 1) -> Found:
+        """Return the traces that ``answer`` gives for the scores of each batch; every option was scored."""
+        parts, log_p = [], [np.zeros(0)]
+        for scores in self._scores(rows, ways):
+            parts.append(answer(scores))
+            log_p.append(_log_p_along(parts[-1], scores))
         traces = Traces.joined(self.model.layers, parts)
         touched = np.full(len(traces), len(self.model.layers.option_neuron), np.int64)
-        return Found(traces, np.concatenate([np.zeros(0), *log_p]), touched)
+        return Found(traces, np.concatenate(log_p), touched)
 
     def deepest_confident(self, rows: Any, min_probability: float) -> FoundNodes:
         """Return the deepest node whose probability is at least ``min_probability``, or a top node if there is none."""
