@@ -94,7 +94,7 @@ class Processes:
         if self.count == 1:
             return
         for parameter in parameters:
-            own = None
+            own: tuple[Tensor, Tensor] | None = None
             if parameter.grad is not None:
                 gradient = parameter.grad.coalesce().cpu()
                 own = gradient.indices(), gradient.values()
