@@ -134,19 +134,16 @@ class TuningJob(Job):
         return float(cost.detach())
 
     def _new_optimiser(self) -> torch.optim.AdamW:
-        settings = self.settings
-        encoder = [each for name, each in self._parameters.items() if name.startswith("features.")]
-        head = [each for name, each in self._parameters.items() if not name.startswith("features.")]
-        groups = [
-            {"params": parameters, "full_rate": rate, "weight_decay": decay}
-            for parameters, rate, decay in (
-                ([each for each in encoder if each.ndim > 1], settings.encoder_rate, settings.weight_decay),
-                ([each for each in encoder if each.ndim <= 1], settings.encoder_rate, 0.0),
-                (head, settings.head_rate, 0.0),
-            )
-            if parameters
+        settings, named = self.settings, self._parameters.items()
+        encoder = [each for name, each in named if name.startswith("features.")]
+        head = [each for name, each in named if not name.startswith("features.")]
+        matrices, others = [each for each in encoder if each.ndim > 1], [each for each in encoder if each.ndim <= 1]
+        groups: list[dict[str, Any]] = [
+            {"params": matrices, "full_rate": settings.encoder_rate, "weight_decay": settings.weight_decay},
+            {"params": others, "full_rate": settings.encoder_rate, "weight_decay": 0.0},
+            {"params": head, "full_rate": settings.head_rate, "weight_decay": 0.0},
         ]
-        optimiser = torch.optim.AdamW(groups, lr=settings.encoder_rate)
+        optimiser = torch.optim.AdamW([group for group in groups if group["params"]], lr=settings.encoder_rate)
         for parameter in self._parameters.values():
             optimiser.state[parameter] = {
                 "step": torch.zeros(()),

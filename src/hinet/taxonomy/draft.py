@@ -73,7 +73,7 @@ class Link(NamedTuple):
 
     node: str
     parent: str | None
-    line: int
+    line: int | None
     attributes: Mapping[str, str]
 
 
@@ -84,7 +84,7 @@ def declared_draft(links: Sequence[Link], problems: Sequence[Problem] = ()) -> D
     return Draft(
         nodes=[link.node for link in links],
         parents=[link.parent for link in links],
-        lines=[link.line for link in links],
+        lines=[link.line for link in links if link.line is not None] or None,
         attributes={name: column for name, column in columns.items() if any(column)},
         declares_nodes=True,
         repeats_allowed=False,
