@@ -51,6 +51,15 @@ class Problem:
     path: str | None = None  # the file of the line, if not that of the hierarchy
 
 
+class Link(NamedTuple):
+    """A declared node with one of its parents, and its attributes."""
+
+    node: str
+    parent: str | None
+    line: int | None
+    attributes: Mapping[str, str]
+
+
 @dataclass(frozen=True)
 class Draft:
     """Links (node, parent) in the order of the source, not yet checked.
@@ -67,29 +76,20 @@ class Draft:
     repeats_allowed: bool = True
     problems: tuple[Problem, ...] = ()  # found while parsing the source
 
-
-class Link(NamedTuple):
-    """A declared node with one of its parents, and its attributes."""
-
-    node: str
-    parent: str | None
-    line: int | None
-    attributes: Mapping[str, str]
-
-
-def declared_draft(links: Sequence[Link], problems: Sequence[Problem] = ()) -> Draft:
-    """Return a draft in which a node must be declared; attributes that are empty for all nodes are left out."""
-    names = dict.fromkeys(name for link in links for name in link.attributes)
-    columns = {name: [link.attributes.get(name, "") for link in links] for name in names}
-    return Draft(
-        nodes=[link.node for link in links],
-        parents=[link.parent for link in links],
-        lines=[link.line for link in links if link.line is not None] or None,
-        attributes={name: column for name, column in columns.items() if any(column)},
-        declares_nodes=True,
-        repeats_allowed=False,
-        problems=tuple(problems),
-    )
+    @classmethod
+    def declared(cls, links: Sequence[Link], problems: Sequence[Problem] = ()) -> Draft:
+        """Return a draft in which a node must be declared; attributes that are empty for all nodes are left out."""
+        names = dict.fromkeys(name for link in links for name in link.attributes)
+        columns = {name: [link.attributes.get(name, "") for link in links] for name in names}
+        return cls(
+            nodes=[link.node for link in links],
+            parents=[link.parent for link in links],
+            lines=[link.line for link in links if link.line is not None] or None,
+            attributes={name: column for name, column in columns.items() if any(column)},
+            declares_nodes=True,
+            repeats_allowed=False,
+            problems=tuple(problems),
+        )
 
 
 class TaxonomyFormat:

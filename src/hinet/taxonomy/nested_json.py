@@ -15,17 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hinet.errors import FileError, quoted
-from hinet.taxonomy.draft import (
-    MAX_PATH_ID,
-    PATH_SEP,
-    UNWRITABLE,
-    Draft,
-    Link,
-    TaxonomyFormat,
-    declared_draft,
-    is_writable,
-    path_id,
-)
+from hinet.taxonomy.draft import MAX_PATH_ID, PATH_SEP, UNWRITABLE, Draft, Link, TaxonomyFormat, is_writable, path_id
 
 _TOKEN = re.compile(r'[ \t\n\r]*(?:("(?:[^"\\]|\\.)*")|([{}\[\],:])|([^ \t\n\r{}\[\],:"]+))')
 _START = re.compile(r"""\s*(?:\{\s*["}]|\[\s*["{\[\]\d])""")
@@ -72,7 +62,7 @@ class NestedJson(TaxonomyFormat):
             for link in links:
                 first_links.setdefault((link.node, link.parent), link)
             links = list(first_links.values())
-        return declared_draft(links)
+        return Draft.declared(links)
 
 
 def _is_text(value: _Value | None) -> bool:

@@ -17,7 +17,6 @@ from hinet.taxonomy.draft import (
     Link,
     Problem,
     TaxonomyFormat,
-    declared_draft,
     join_terms,
     split_terms,
 )
@@ -73,7 +72,7 @@ class Obo(TaxonomyFormat):
             links += [Link(term.id, parent, line, attributes) for parent, line in above.items()]
             if not above:
                 links.append(Link(term.id, None, term.line, attributes))
-        return declared_draft(links, problems)
+        return Draft.declared(links, problems)
 
     @staticmethod
     def to_text(ids: Sequence[str], parents: Sequence[Sequence[str]], attributes: Mapping[str, Sequence[str]]) -> str:

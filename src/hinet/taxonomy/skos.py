@@ -23,7 +23,6 @@ from hinet.taxonomy.draft import (
     Link,
     Problem,
     TaxonomyFormat,
-    declared_draft,
     join_terms,
     split_terms,
 )
@@ -122,7 +121,7 @@ class Skos(TaxonomyFormat):
             attributes = {name: column.get(node, "") for name, column in columns.items()}
             parents = map(_as_id, above.get(node, ()))
             links += [Link(_as_id(node), parent, None, attributes) for parent in [*parents] or [None]]
-        return declared_draft(links, [*self._warnings(graph, language)])
+        return Draft.declared(links, [*self._warnings(graph, language)])
 
     def _language(self, path: str | Path, graph: _Graph, concepts: Iterable[str]) -> str:
         known = {*concepts}
