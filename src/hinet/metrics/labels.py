@@ -52,7 +52,7 @@ def correct(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None)
     [True, False]
     """
     truth, predicted = answers(y_true, y_pred, taxonomy)
-    return truth.has(np.arange(truth.rows), predicted) & (predicted != NO_ANSWER)
+    return np.asarray(truth.has(np.arange(truth.rows), predicted) & (predicted != NO_ANSWER))
 
 
 def top_k_accuracy(

@@ -315,7 +315,7 @@ class LayerwiseHead(HierarchicalHead):
     def _logits(self, number: int, hidden: Tensor, above: Tensor, parent: Tensor, unit: Tensor) -> Tensor:
         """Return the logits of a layer: for neurons, (w, b), with ``level``, for edges, (e, b), with ``parent``."""
         weight, read = self.from_features[number - 1], self.from_above[number - 1]
-        logits = weight @ hidden.T if len(weight) else hidden.new_zeros(())
+        logits: Tensor = weight @ hidden.T if len(weight) else hidden.new_zeros(())
         if self.settings.wiring == "skip":
             logits = logits + self.biases[number - 1][:, None]
         if number == 1:

@@ -119,8 +119,8 @@ class Skos(TaxonomyFormat):
         links = []
         for node in concepts:
             attributes = {name: column.get(node, "") for name, column in columns.items()}
-            parents = map(_as_id, above.get(node, ()))
-            links += [Link(_as_id(node), parent, None, attributes) for parent in [*parents] or [None]]
+            parents: list[str | None] = [_as_id(parent) for parent in above.get(node, ())]
+            links += [Link(_as_id(node), parent, None, attributes) for parent in parents or [None]]
         return Draft.declared(links, [*self._warnings(graph, language)])
 
     def _language(self, path: str | Path, graph: _Graph, concepts: Iterable[str]) -> str:
