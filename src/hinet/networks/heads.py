@@ -320,6 +320,7 @@ class LayerwiseHead(HierarchicalHead):
             logits = logits + self.biases[number - 1][:, None]
         if number == 1:
             return logits
+        from_parents: Tensor
         if self.settings.mask == "dense":
             from_parents = read @ above if self._by_level else (read @ above)[unit]
         else:
