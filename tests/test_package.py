@@ -32,7 +32,7 @@ def run_without(heavy: list[str], code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("package", ["hinet", "hinet.classifier", "hinet.engine", "hinet.metrics"])
+@pytest.mark.parametrize("package", ["hinet", "hinet.classifier", "hinet.engine"])
 def test_public_names_are_exported_at_runtime_and_to_type_checkers(package: str) -> None:
     module = import_module(package)
     typed = re.findall(r"^    from ([\w.]+) import (\w+) as \2$", Path(str(module.__file__)).read_text(), re.MULTILINE)

@@ -56,9 +56,9 @@ Rules: TypeAlias = Mapping[str, Rule]
 
 
 def rules_of(settings: type) -> Rules:
-    """Return the rules of a dataclass whose fields are ``Annotated[type, rule]``."""
+    """Return the rules of a dataclass, of the fields that are ``Annotated[type, rule]``."""
     fields = get_type_hints(settings, include_extras=True)
-    return {name: annotated.__metadata__[0] for name, annotated in fields.items()}
+    return {name: hint.__metadata__[0] for name, hint in fields.items() if hasattr(hint, "__metadata__")}
 
 
 def validate_parameters(owner: object, rules: Rules) -> dict[str, Any]:

@@ -6,17 +6,17 @@ from hypothesis import given, settings
 
 from hinet import HiNetError, Taxonomy
 from hinet.metrics import (
-    cases,
     depth_of_agreement,
     hierarchical_f1,
     hierarchical_precision,
     hierarchical_recall,
-    label_report,
     lca_f1,
     lca_precision,
     lca_recall,
     tree_distance,
 )
+from hinet.metrics.cases import Cases
+from hinet.metrics.lca import LowestAncestors
 from tests.metrics.oracle import Rows, ancestors, depth, distance, judged, lowest, root, shares, way_down, ways_up
 
 HIERARCHICAL = (hierarchical_precision, hierarchical_recall, hierarchical_f1)
@@ -100,10 +100,10 @@ def test_truth_and_prediction_may_change_places(rows: Rows) -> None:
 @settings(max_examples=30)
 def test_cases_looked_at_a_few_at_a_time_are_the_same(rows: Rows) -> None:
     taxonomy, truth, predicted = rows
-    whole = label_report(truth, predicted, taxonomy=taxonomy)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cases, "CHUNK_ENTRIES", 4)
-        assert label_report(truth, predicted, taxonomy=taxonomy) == whole
+    cases = Cases.of(truth, predicted, taxonomy)
+    whole, chunked = LowestAncestors.of(cases), LowestAncestors.of(cases, chunk=4)
+    assert chunked.up_true.tolist() == whole.up_true.tolist()
+    assert chunked.up_predicted.tolist() == whole.up_predicted.tolist()
 
 
 def test_a_tree_by_hand() -> None:

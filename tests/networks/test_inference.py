@@ -49,7 +49,7 @@ def test_the_k_best_are_sorted_distinct_and_start_with_the_best(head: Hierarchic
 @given(heads())
 def test_theorem_1_no_sequence_through_a_neuron_beats_its_poured_trace(head: HierarchicalHead) -> None:
     scores = head.option_scores(hidden_rows()).detach()
-    poured = pour(head.graph, scores, 1).score[:, 0]
+    poured = pour(head.graph, scores, 1)[:, 0]
     for row in range(3):
         for path, score in enumerated(head.graph.layers, scores, row).items():
             assert all(score <= float(poured[neuron, row]) + 1e-9 for neuron in path)
@@ -59,7 +59,7 @@ def test_theorem_1_no_sequence_through_a_neuron_beats_its_poured_trace(head: Hie
 def test_theorem_2_a_stop_that_is_best_at_its_level_beats_all_longer_traces(head: HierarchicalHead) -> None:
     graph, layers = head.graph, head.graph.layers
     scores = head.option_scores(hidden_rows()).detach()
-    poured = pour(graph, scores, 1).score[:, 0]
+    poured = pour(graph, scores, 1)[:, 0]
     ended = poured[graph.stop_neurons] + scores[graph.stop_options]
     for row, level in itertools.product(range(3), range(1, layers.height + 2)):
         stops = ended[torch.from_numpy(layers.depth[graph.stop_neurons.numpy()] == level - 1), row]

@@ -27,9 +27,9 @@ from hinet.metrics import (
     pooled_curve,
     set_report,
 )
-from hinet.metrics.cases import Cases, Common
+from hinet.metrics.cases import Cases, shares
 from hinet.metrics.probability import BINS
-from hinet.metrics.sets import Ranking, set_pair, set_shares
+from hinet.metrics.sets import Ranking, set_pair
 from hinet.taxonomy import Taxonomy
 
 RISKS = (0.01, 0.05, 0.1)  # shares of wrong answers whose coverage is reported
@@ -121,10 +121,10 @@ class Evaluation:
         if not wrong:
             return []
         cases = Cases.of([self.labels[row] for row in wrong], [self.predicted[row] for row in wrong], self.taxonomy)
-        agreed = np.concatenate([common.greatest_depth() for common in Common.of_all(cases)])
-        tops = _top_of(self.taxonomy, cases.true_nodes[cases.offsets[:-1]])
+        first = np.unique(cases.truth.row, return_index=True)[1]
+        tops = _top_of(self.taxonomy, cases.truth.node[first])
         counts = np.zeros((len(self.taxonomy), self.taxonomy.height + 1), np.int64)
-        np.add.at(counts, (tops, agreed), 1)
+        np.add.at(counts, (tops, cases.depth_of_agreement()), 1)
         order = np.argsort(-counts.sum(1), kind="stable")
         return [
             TopErrors(self.taxonomy.titles[top] or self.taxonomy.ids[top], tuple(counts[top].tolist()))
@@ -314,7 +314,7 @@ class SetEvaluation:
         """The F1 of the predicted nodes at each depth, for sets with all ancestors."""
         truth, predicted = (side.with_ancestors() for side in set_pair(self.truth, self.predicted, self.taxonomy))
         levels = [self.taxonomy.depth == depth for depth in range(1, self.taxonomy.height + 1)]
-        return [set_shares(truth.only(level), predicted.only(level), "micro").f1 for level in levels]
+        return [shares(truth.only(level), predicted.only(level), "micro").f1 for level in levels]
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as a dict."""

@@ -1,21 +1,20 @@
-"""True and predicted labels of rows as nodes, and the common ancestors of both."""
+"""Labels of rows as sets of nodes, and true and predicted labels of the same rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.errors import LabelError, counted, quoted
-from hinet.ragged import Bools, Ints, distinct, gather, group_by, offsets_of
-from hinet.taxonomy import VIRTUAL_ROOT, Taxonomy
-from hinet.taxonomy.draft import as_id
+from hinet.errors import LabelError, quoted
+from hinet.ragged import Bools, Ints, distinct, gather, offsets_of
+from hinet.taxonomy import VIRTUAL_ROOT, Taxonomy, as_id
 
 Labels: TypeAlias = Traces | Sequence[Any] | NDArray[Any]
 """Traces, or node ids: one per row, None for none, or several per row as a list, tuple or set."""
@@ -23,55 +22,162 @@ Labels: TypeAlias = Traces | Sequence[Any] | NDArray[Any]
 NO_ANSWER = -1  # the predicted node of a row without a prediction
 
 _COLLECTIONS = (list, tuple, set, frozenset, np.ndarray)
-CHUNK_ENTRIES = 2_000_000  # ancestors of true labels processed together: limits memory to about 0.3 GB
+
+
+@dataclass(frozen=True, eq=False)
+class NodeSets:
+    """The set of nodes of every row, which may be empty, as ascending numbers for the pairs (row, node).
+
+    A virtual root is the node after the last one.
+    """
+
+    taxonomy: Taxonomy
+    rows: int
+    keys: NDArray[np.int64]  # row * size + node
+
+    @classmethod
+    def of(cls, labels: Labels, taxonomy: Taxonomy, side: str) -> NodeSets:
+        """Return the labels of rows; None and an empty set mean that there is no label."""
+        nodes, offsets = label_lists(labels, taxonomy, side)
+        row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        return cls.of_pairs(taxonomy, len(offsets) - 1, row, nodes)
+
+    @classmethod
+    def of_pairs(cls, taxonomy: Taxonomy, rows: int, row: Ints, node: Ints) -> NodeSets:
+        """Return the sets of pairs of a row and a node, in any order and with repetitions."""
+        return cls(taxonomy, rows, distinct(row * np.int64(len(taxonomy) + 1) + node))
+
+    @property
+    def size(self) -> int:
+        """Number of nodes, a virtual root included."""
+        return len(self.taxonomy) + 1
+
+    @property
+    def row(self) -> NDArray[np.int64]:
+        """The row of every node."""
+        return self.keys // self.size
+
+    @property
+    def node(self) -> NDArray[np.int64]:
+        """The node of every pair."""
+        return self.keys % self.size
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """(rows,) Number of nodes of every row."""
+        return np.bincount(self.row, minlength=self.rows)
+
+    def with_ancestors(self) -> NodeSets:
+        """Return the sets with all ancestors, without the root and what it does not reach."""
+        nodes, inverse = np.unique(self.node, return_inverse=True)
+        above, counts = gather(*self.taxonomy.ancestor_lists(nodes), inverse)
+        closed = NodeSets.of_pairs(self.taxonomy, self.rows, np.repeat(self.row, counts), above)
+        return closed.only(self.taxonomy.depth > 0)
+
+    def only(self, chosen: Bools) -> NodeSets:
+        """Return the sets with only the chosen nodes, a mask over the nodes of the taxonomy."""
+        return NodeSets(self.taxonomy, self.rows, self.keys[chosen[self.node]])
+
+    def common(self, other: NodeSets) -> NodeSets:
+        """Return the nodes that are in both sets of a row."""
+        return NodeSets(self.taxonomy, self.rows, np.intersect1d(self.keys, other.keys, assume_unique=True))
+
+    def take(self, rows: Ints) -> NodeSets:
+        """Return the sets of some rows, in ascending order."""
+        number = np.full(self.rows, -1)
+        number[rows] = np.arange(len(rows))
+        row = number[self.row]
+        return NodeSets(self.taxonomy, len(rows), (row * self.size + self.node)[row >= 0])
+
+    def has(self, row: Ints, node: Ints) -> Bools:
+        """Return whether each node is in the set of the row next to it."""
+        if not len(self.keys):
+            return np.zeros(len(row), np.bool_)
+        keys = row * np.int64(self.size) + node
+        return np.asarray(self.keys[np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)] == keys)
 
 
 @dataclass(frozen=True)
 class Cases:
-    """True labels and the predicted label of the rows with a prediction.
+    """The rows with a prediction: their true labels, at least one each, and the predicted one.
 
-    Attributes
-    ----------
-    taxonomy : Taxonomy
-        The taxonomy of the labels.
-    true_nodes, offsets : int arrays
-        The true labels of case ``i`` are ``true_nodes[offsets[i]:offsets[i + 1]]``: distinct, at least one.
-    predicted : int array of shape (c,)
-        The predicted label of every case.
-    coverage : float
-        The share of rows with a prediction; rows without one are ignored.
+    ``coverage`` is the share of rows with a prediction.
     """
 
-    taxonomy: Taxonomy
-    true_nodes: Ints
-    offsets: NDArray[np.int64]
-    predicted: Ints
-    coverage: float = 1.0
-
-    def __len__(self) -> int:
-        return len(self.predicted)
+    truth: NodeSets
+    predicted: NodeSets
+    coverage: float
 
     @classmethod
     def of(cls, y_true: Labels, y_pred: Labels, taxonomy: Taxonomy | None = None) -> Cases:
         """Return the cases of true and predicted labels; errors name the side and the row."""
-        taxonomy = common_taxonomy(y_true, y_pred, taxonomy)
-        true_nodes, offsets = true_labels(y_true, taxonomy)
-        predicted = predicted_labels(y_pred, taxonomy)
-        check_lengths(len(offsets) - 1, len(predicted))
-        answered = answered_rows(predicted)
-        nodes, lengths = gather(true_nodes, offsets, answered)
-        return cls(taxonomy, nodes, offsets_of(lengths), predicted[answered], len(answered) / len(predicted))
+        truth, predicted = answers(y_true, y_pred, taxonomy)
+        rows = answered_rows(predicted != NO_ANSWER)
+        nodes = NodeSets.of_pairs(truth.taxonomy, len(rows), np.arange(len(rows)), predicted[rows])
+        return cls(truth.take(rows), nodes, len(rows) / len(predicted))
 
     @property
-    def case_of(self) -> NDArray[np.int64]:
-        """The case that each of ``true_nodes`` belongs to."""
-        return np.repeat(np.arange(len(self)), np.diff(self.offsets))
+    def hits(self) -> Bools:
+        """(cases,) Whether the predicted label is a true label."""
+        return self.truth.has(self.predicted.row, self.predicted.node)
 
-    def between(self, start: int, end: int) -> Cases:
-        """Return the cases from ``start`` up to ``end``."""
-        first, last = self.offsets[start], self.offsets[end]
-        nodes, offsets = self.true_nodes[first:last], self.offsets[start : end + 1] - first
-        return Cases(self.taxonomy, nodes, offsets, self.predicted[start:end], self.coverage)
+    @cached_property
+    def closed(self) -> tuple[NodeSets, NodeSets]:
+        """The true and the predicted nodes, with all ancestors but the root."""
+        return self.truth.with_ancestors(), self.predicted.with_ancestors()
+
+    def depth_of_agreement(self) -> NDArray[np.int64]:
+        """Return the depth of the deepest common ancestor of every case."""
+        true, predicted = self.closed
+        common = true.common(predicted)
+        deepest = np.zeros(true.rows, np.int64)
+        np.maximum.at(deepest, common.row, true.taxonomy.depth[common.node])
+        return deepest
+
+    def level_accuracy(self) -> list[float]:
+        """Return the share of cases with a common node at each level, among those with a true node there."""
+        true, predicted = self.closed
+        right, known = (_rows_by_level(sets) for sets in (true.common(predicted), true))
+        return [float(share) for share in right[: np.count_nonzero(known)] / known[known > 0]]
+
+
+def _rows_by_level(sets: NodeSets) -> NDArray[np.int64]:
+    """Return the number of rows with a node at each level below the root, (levels,)."""
+    levels = sets.taxonomy.height + 1
+    depth = distinct(sets.row * np.int64(levels) + sets.taxonomy.depth[sets.node]) % levels
+    return np.bincount(depth, minlength=levels)[1:]
+
+
+class Shares(NamedTuple):
+    """Precision, recall and F1 of the same sets."""
+
+    precision: float
+    recall: float
+    f1: float
+
+
+def shares(truth: NodeSets, predicted: NodeSets, average: str) -> Shares:
+    """Return precision, recall and F1 of sets: "micro" over all pairs, "macro" over nodes or "samples" over rows.
+
+    An empty set counts as 1 if the other set is empty too, else 0.
+    """
+    sides = (truth.common(predicted), truth, predicted)
+    if average == "micro":
+        sizes = np.array([[len(sets.keys)] for sets in sides])
+    elif average == "samples":
+        sizes = np.array([sets.counts for sets in sides])
+    else:
+        sizes = np.array([np.bincount(sets.node, minlength=truth.size) for sets in sides])
+        sizes = sizes[:, sizes.any(0)]
+    common, true, found = sizes
+    parts = _share(common, found, true), _share(common, true, found), _share(2 * common, true + found, 0)
+    return Shares(*(float(part.mean()) if len(part) else 1.0 for part in parts))
+
+
+def _share(part: NDArray[np.int64], whole: NDArray[np.int64], other: NDArray[np.int64] | int) -> NDArray[np.float64]:
+    """Return ``part / whole``; for an empty whole, 1 if the other side is empty too, else 0."""
+    empty = np.where(np.asarray(other) == 0, 1.0, 0.0)
+    return np.where(whole > 0, part / np.maximum(whole, 1), empty)
 
 
 def common_taxonomy(y_true: Labels, y_pred: Labels, taxonomy: Taxonomy | None) -> Taxonomy:
@@ -98,18 +204,13 @@ def check_lengths(true_rows: int, predicted_rows: int) -> None:
         raise LabelError("there are no rows to evaluate; give at least one")
 
 
-def true_labels(y_true: Labels, taxonomy: Taxonomy) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the distinct true labels of every row as a ragged array, ascending; at least one per row."""
-    nodes, offsets = label_lists(y_true, taxonomy, "y_true")
-    empty = np.flatnonzero(np.diff(offsets) == 0)
+def true_labels(y_true: Labels, taxonomy: Taxonomy) -> NodeSets:
+    """Return the true labels of every row, at least one each."""
+    truth = NodeSets.of(y_true, taxonomy, "y_true")
+    empty = np.flatnonzero(truth.counts == 0)
     if len(empty):
         raise LabelError(f"y_true: row {int(empty[0])}: there is no true label; leave rows without labels out")
-    if len(nodes) == len(offsets) - 1:
-        return nodes, offsets
-    rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    keys = distinct(rows * np.int64(len(taxonomy)) + nodes)  # a label with several paths has several traces
-    rows, nodes = np.divmod(keys, len(taxonomy))
-    return nodes, offsets_of(np.bincount(rows, minlength=len(offsets) - 1))
+    return truth
 
 
 def predicted_labels(y_pred: Labels, taxonomy: Taxonomy) -> NDArray[np.int64]:
@@ -125,9 +226,17 @@ def predicted_labels(y_pred: Labels, taxonomy: Taxonomy) -> NDArray[np.int64]:
     return np.where(lengths > 0, np.append(nodes, NO_ANSWER)[offsets[:-1]], NO_ANSWER)
 
 
-def answered_rows(predicted: Ints) -> NDArray[np.int64]:
+def answers(y_true: Labels, y_pred: Labels, taxonomy: Taxonomy | None) -> tuple[NodeSets, NDArray[np.int64]]:
+    """Return the true labels of every row, and the predicted one or NO_ANSWER."""
+    taxonomy = common_taxonomy(y_true, y_pred, taxonomy)
+    truth, predicted = true_labels(y_true, taxonomy), predicted_labels(y_pred, taxonomy)
+    check_lengths(truth.rows, len(predicted))
+    return truth, predicted
+
+
+def answered_rows(has_prediction: Bools) -> NDArray[np.int64]:
     """Return the rows with a prediction; raise LabelError if there are none."""
-    rows = np.flatnonzero(predicted != NO_ANSWER)
+    rows = np.flatnonzero(has_prediction)
     if not len(rows):
         raise LabelError("y_pred: no row has a prediction, so there is nothing to evaluate; answer at least one")
     return rows
@@ -162,8 +271,8 @@ def _positions(labels: Any, taxonomy: Taxonomy, side: str) -> tuple[NDArray[np.i
     if isinstance(labels, str) or not hasattr(labels, "__len__"):
         raise LabelError(f"{side}: expected Traces or a list of labels, got {quoted(str(labels))}; put it into a list")
     rows: list[Any] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
-    kinds = set(map(type, rows))
-    if not (any(map(_may_be_missing, kinds)) or "" in rows or any(issubclass(kind, _COLLECTIONS) for kind in kinds)):
+    one_each = all(issubclass(kind, (str, int, np.integer)) for kind in set(map(type, rows)))
+    if one_each and "" not in rows:
         return _lookup(taxonomy, rows, np.arange(len(rows)), side), np.arange(len(rows) + 1)
     lists = [label if isinstance(label, _COLLECTIONS) else (label,) if as_id(label) else () for label in rows]
     offsets = offsets_of(np.fromiter(map(len, lists), np.int64, len(lists)))
@@ -171,228 +280,10 @@ def _positions(labels: Any, taxonomy: Taxonomy, side: str) -> tuple[NDArray[np.i
     return _lookup(taxonomy, list(chain.from_iterable(lists)), row_of, side), offsets
 
 
-def _may_be_missing(kind: type) -> bool:
-    """Return whether values of this type may mean that there is no label: None, NaN, or NA and NaT of pandas."""
-    return not issubclass(kind, (str, int, np.integer, *_COLLECTIONS))
-
-
 def _lookup(taxonomy: Taxonomy, labels: list[Any], row_of: Ints, side: str) -> NDArray[np.int64]:
-    try:
-        return taxonomy.positions(labels)
-    except LabelError:  # raise an error that names the side and the row
-        index = next(index for index, label in enumerate(labels) if label not in taxonomy)
-    row, name = row_of[index], as_id(labels[index])
-    hint = taxonomy.hint_for(name)
-    raise LabelError(
-        f"{side}: row {row}: label {quoted(name)} is not in the taxonomy of {counted(len(taxonomy), 'node')}{hint}"
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Ancestry:
-    """Nodes with all their ancestors, including the root, sorted by ancestor.
-
-    Nodes that cannot be reached from the root are left out. A virtual root is the node after the last one.
-
-    Attributes
-    ----------
-    nodes : int array of shape (d,)
-        The nodes, ascending.
-    offsets : int array of shape (d + 1,)
-        The entries of node ``i``; each is one ancestor, or the node itself.
-    ancestor, steps, below : int arrays, one value per entry
-        The ancestor, the length of the shortest path up to it, and the entry of the previous node on that path (the
-        first of several shortest paths).
-    depth : int array of shape (n + 1,)
-        Length of the longest path from the root to each node of the taxonomy.
-    root : int
-        The root, which may be virtual.
-    """
-
-    nodes: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    ancestor: NDArray[np.int64]
-    steps: NDArray[np.int64]
-    below: NDArray[np.int64]
-    depth: NDArray[np.int64]
-    root: int
-
-    @classmethod
-    def of(cls, taxonomy: Taxonomy, nodes: Ints) -> Ancestry:
-        """Return the ancestors of distinct, ascending ``nodes``."""
-        depth = np.append(taxonomy.depth, 0).astype(np.int64)
-        root = len(taxonomy) if taxonomy.root == VIRTUAL_ROOT else taxonomy.root
-        parents, parent_offsets = _parent_lists(taxonomy, root)
-        size = np.int64(len(depth))
-        level = np.arange(len(nodes)) * size + nodes  # (index, ancestor) as one number
-        keys, steps, source = [level], [np.zeros(len(nodes), np.int64)], [level]
-        while len(level):
-            above, splits = gather(parents, parent_offsets, level % size)
-            reached, first = np.unique(np.repeat(level // size, splits) * size + above, return_index=True)
-            keys.append(reached)
-            steps.append(np.full(len(reached), len(steps)))
-            source.append(np.repeat(level, splits)[first])
-            level = reached
-        key, order = np.unique(np.concatenate(keys), return_index=True)  # the first of equal keys has the fewest steps
-        below = np.searchsorted(key, np.concatenate(source)[order])
-        offsets = offsets_of(np.bincount(key // size, minlength=len(nodes)))
-        return cls(np.asarray(nodes, np.int64), offsets, key % size, np.concatenate(steps)[order], below, depth, root)
-
-    @cached_property
-    def keys(self) -> NDArray[np.int64]:
-        """Each entry (index, ancestor) as one number, ascending."""
-        return np.repeat(np.arange(len(self.nodes)), np.diff(self.offsets)) * len(self.depth) + self.ancestor
-
-    def indices(self, nodes: Ints) -> NDArray[np.int64]:
-        """Return the index of each of ``nodes`` in :attr:`nodes`."""
-        return np.searchsorted(self.nodes, nodes)
-
-
-@dataclass(frozen=True, eq=False)
-class Common:
-    """Common ancestors of the true labels and the predicted label of some cases.
-
-    Attributes
-    ----------
-    cases : Cases
-        The cases of the labels.
-    ancestry : Ancestry
-        The ancestors of all these labels.
-    pair : int array
-        The true label of each common ancestor, as an ascending index in ``cases.true_nodes``; each label has at least
-        one.
-    from_true, from_predicted : int arrays
-        The entries of each common ancestor in the ancestry of the true and of the predicted label.
-    """
-
-    cases: Cases
-    ancestry: Ancestry
-    pair: NDArray[np.int64]
-    from_true: NDArray[np.int64]
-    from_predicted: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, cases: Cases, ancestry: Ancestry) -> Common:
-        """Return the common ancestors of cases."""
-        true_index = ancestry.indices(cases.true_nodes)
-        entries, lengths = gather(np.arange(len(ancestry.ancestor)), ancestry.offsets, true_index)
-        predicted = ancestry.indices(cases.predicted)[cases.case_of] * len(ancestry.depth)
-        key = np.repeat(predicted, lengths) + ancestry.ancestor[entries]
-        entry = np.minimum(np.searchsorted(ancestry.keys, key), len(ancestry.keys) - 1)
-        shared = ancestry.keys[entry] == key
-        pair = np.repeat(np.arange(len(true_index)), lengths)[shared]
-        return cls(cases, ancestry, pair, entries[shared], entry[shared])
-
-    @classmethod
-    def of_all(cls, cases: Cases) -> Iterator[Common]:
-        """Yield the common ancestors of all cases in chunks of limited size."""
-        ancestry = Ancestry.of(cases.taxonomy, np.union1d(cases.true_nodes, cases.predicted))
-        sizes = np.diff(ancestry.offsets)[ancestry.indices(cases.true_nodes)]
-        entries = offsets_of(sizes)[cases.offsets]  # (cases + 1,)
-        start = 0
-        while start < len(cases):
-            last = int(np.searchsorted(entries, entries[start] + CHUNK_ENTRIES, side="right")) - 1
-            end = max(start + 1, last)
-            yield cls.of(cases.between(start, end), ancestry)
-            start = end
-
-    @cached_property
-    def case(self) -> NDArray[np.int64]:
-        """The case of every common ancestor."""
-        return self.cases.case_of[self.pair]
-
-    @cached_property
-    def ancestor(self) -> NDArray[np.int64]:
-        """The common ancestors themselves."""
-        return self.ancestry.ancestor[self.from_true]
-
-    @cached_property
-    def distance(self) -> NDArray[np.int64]:
-        """Length of the path from the true label via each common ancestor to the predicted label."""
-        return self.ancestry.steps[self.from_true] + self.ancestry.steps[self.from_predicted]
-
-    @cached_property
-    def depth(self) -> NDArray[np.int64]:
-        """The depth of every common ancestor."""
-        return self.ancestry.depth[self.ancestor]
-
-    def least_distance(self) -> NDArray[np.int64]:
-        """Return the distance between the predicted label and the nearest true label of every case."""
-        return np.asarray(np.minimum.reduceat(self.distance, _starts(self.case)))
-
-    def greatest_depth(self) -> NDArray[np.int64]:
-        """Return the depth of the deepest common ancestor of every case."""
-        return np.asarray(np.maximum.reduceat(self.depth, _starts(self.case)))
-
-    def set_sizes(self) -> NDArray[np.int64]:
-        """Return the numbers of common, true and predicted nodes, with ancestors but without the root, (cases, 3)."""
-        ancestry, cases = self.ancestry, self.cases
-        below_root = self.ancestor != ancestry.root
-        common = distinct(self._keys(self.case[below_root], self.ancestor[below_root]))
-        index = ancestry.indices(cases.true_nodes)
-        if len(index) == len(cases):
-            true = np.diff(ancestry.offsets)[index]
-        else:
-            ancestors, lengths = gather(ancestry.ancestor, ancestry.offsets, index)
-            true = self._counted(distinct(self._keys(np.repeat(cases.case_of, lengths), ancestors)))
-        predicted = np.diff(ancestry.offsets)[ancestry.indices(cases.predicted)]
-        return np.stack([self._counted(common), true - 1, predicted - 1], axis=1)
-
-    def lowest(self) -> Bools:
-        """Mark the lowest common ancestor of every pair: the nearest, then the deepest, then the first one."""
-        starts = _starts(self.pair)
-        nearest = np.flatnonzero(self.distance == np.minimum.reduceat(self.distance, starts)[self.pair])
-        deepest = np.maximum.reduceat(self.depth[nearest], _starts(self.pair[nearest]))
-        nearest = nearest[self.depth[nearest] == deepest[self.pair[nearest]]]
-        mark = np.zeros(len(self.pair), bool)
-        mark[nearest[_starts(self.pair[nearest])]] = True
-        return mark
-
-    def lowest_sizes(self) -> NDArray[np.int64]:
-        """Return the numbers of common, true and predicted nodes up to the lowest common ancestors, (cases, 3)."""
-        lowest = self.lowest()
-        cases, up_true, up_predicted = self.case[lowest], self.from_true[lowest], self.from_predicted[lowest]
-        if len(self.cases.true_nodes) == len(self.cases):  # shortest paths meet only in the lowest common ancestor
-            sizes = self.ancestry.steps[up_true] + 1, self.ancestry.steps[up_predicted] + 1
-            return np.stack([np.ones(len(cases), np.int64), *sizes], axis=1)
-        true, predicted = self._nodes_down(cases, up_true), self._nodes_down(cases, up_predicted)
-        common = np.intersect1d(true, predicted, assume_unique=True)
-        return np.stack([self._counted(nodes) for nodes in (common, true, predicted)], axis=1)
-
-    def level_hits(self) -> NDArray[np.int64]:
-        """Return the number of cases with a common ancestor at each depth below the root, (levels,)."""
-        levels = int(self.ancestry.depth.max()) + 1
-        depth = distinct(self.case * np.int64(levels) + self.depth) % levels
-        return np.bincount(depth, minlength=levels)[1:]
-
-    def _nodes_down(self, cases: Ints, entries: Ints) -> NDArray[np.int64]:
-        """Return the distinct pairs (case, node) on the paths from entries down to their labels."""
-        keys = []
-        while len(entries):
-            keys.append(self._keys(cases, self.ancestry.ancestor[entries]))
-            has_child = self.ancestry.steps[entries] > 0
-            cases, entries = cases[has_child], self.ancestry.below[entries[has_child]]
-        return distinct(np.concatenate(keys))
-
-    def _keys(self, cases: Ints, nodes: Ints) -> NDArray[np.int64]:
-        """Return each (case, node) as one number."""
-        return cases * np.int64(len(self.ancestry.depth)) + nodes
-
-    def _counted(self, case_nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.bincount(case_nodes // len(self.ancestry.depth), minlength=len(self.cases))
-
-
-def _parent_lists(taxonomy: Taxonomy, root: int) -> tuple[Ints, Ints]:
-    """Return the parents of every node, including a virtual root, without parents that the root does not reach."""
-    reached = taxonomy.depth[taxonomy.edge_parent] >= 0
-    parent, child = taxonomy.edge_parent[reached], taxonomy.edge_child[reached]
-    if taxonomy.root == VIRTUAL_ROOT:
-        parent = np.concatenate([parent, np.full(len(taxonomy.tops), root)])
-        child = np.concatenate([child, taxonomy.tops])
-    order, offsets = group_by(child, len(taxonomy) + 1)
-    return parent[order], offsets
-
-
-def _starts(ascending: Ints) -> NDArray[np.int64]:
-    """Return the start of each run of equal values in an ascending array."""
-    return np.flatnonzero(np.diff(ascending, prepend=-1))
+    positions = taxonomy.find(labels)
+    missing = np.flatnonzero(positions < 0).tolist()
+    if missing:
+        label = taxonomy.unknown(as_id(labels[missing[0]]))
+        raise LabelError(f"{side}: row {row_of[missing[0]]}: label {label}")
+    return positions

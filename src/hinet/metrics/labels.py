@@ -6,25 +6,27 @@ sets are unions over its labels, and distance and depth are those of the label t
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hinet.errors import HiNetError
 from hinet.metrics.cases import (
     NO_ANSWER,
     Cases,
-    Common,
     Labels,
+    Shares,
     answered_rows,
+    answers,
     check_lengths,
     common_taxonomy,
     label_lists,
     predicted_labels,
+    shares,
     true_labels,
 )
-from hinet.ragged import Bools, Ints
+from hinet.metrics.lca import LowestAncestors
+from hinet.ragged import Bools
 from hinet.taxonomy import Taxonomy
 
 Average: TypeAlias = Literal["micro", "macro"]
@@ -38,7 +40,7 @@ def accuracy(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None
     >>> accuracy(["cat", "dog"], ["cat", "cat"], taxonomy=animals)
     0.5
     """
-    return case_accuracy(Cases.of(y_true, y_pred, taxonomy))
+    return float(Cases.of(y_true, y_pred, taxonomy).hits.mean())
 
 
 def correct(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> Bools:
@@ -49,11 +51,8 @@ def correct(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None)
     >>> correct([("cat", "dog"), "cow"], ["dog", "pet"], taxonomy=animals).tolist()
     [True, False]
     """
-    taxonomy = common_taxonomy(y_true, y_pred, taxonomy)
-    nodes, offsets = true_labels(y_true, taxonomy)
-    predicted = predicted_labels(y_pred, taxonomy)
-    check_lengths(len(offsets) - 1, len(predicted))
-    return _any_in_row(nodes == np.repeat(predicted, np.diff(offsets)), offsets)
+    truth, predicted = answers(y_true, y_pred, taxonomy)
+    return np.asarray(truth.has(np.arange(truth.rows), predicted) & (predicted != NO_ANSWER))
 
 
 def top_k_accuracy(
@@ -72,18 +71,15 @@ def top_k_accuracy(
     if k is not None and k < 1:
         raise HiNetError(f"k: expected a whole number of at least 1, got {k}")
     taxonomy = common_taxonomy(y_true, candidates, taxonomy)
-    true_nodes, true_offsets = true_labels(y_true, taxonomy)
+    truth = true_labels(y_true, taxonomy)
     nodes, offsets = label_lists(candidates, taxonomy, "y_pred")
-    check_lengths(len(true_offsets) - 1, len(offsets) - 1)
-    answered = answered_rows(np.where(np.diff(offsets) > 0, 0, NO_ANSWER))
-    lengths, size = np.diff(offsets), np.int64(len(taxonomy))
-    rows = np.arange(len(lengths))
-    true = np.repeat(rows, np.diff(true_offsets)) * size + true_nodes  # ascending
-    keys = np.repeat(rows, lengths) * size + nodes
-    hit = true[np.minimum(np.searchsorted(true, keys), len(true) - 1)] == keys
+    check_lengths(truth.rows, len(offsets) - 1)
+    lengths = np.diff(offsets)
+    hit = truth.has(np.repeat(np.arange(truth.rows), lengths), nodes)
     if k is not None:
         hit &= np.arange(len(nodes)) - np.repeat(offsets[:-1], lengths) < k
-    return float(_any_in_row(hit, np.append(offsets[answered], offsets[-1])).mean())
+    starts = offsets[answered_rows(lengths > 0)]
+    return float(np.logical_or.reduceat(hit, starts).mean())
 
 
 def coverage(y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
@@ -112,7 +108,8 @@ def label_f1(y_true: Labels, y_pred: Labels, *, average: Average = "micro", taxo
     0.4
     """
     check_average(average)
-    return case_label_f1(Cases.of(y_true, y_pred, taxonomy), average)
+    cases = Cases.of(y_true, y_pred, taxonomy)
+    return shares(cases.truth, cases.predicted, average).f1
 
 
 def level_accuracy(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> list[float]:
@@ -127,56 +124,13 @@ def level_accuracy(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None 
     >>> level_accuracy(["cat", "dog", "cow"], ["cat", "cat", "pet"], taxonomy=animals)
     [0.6666666666666666, 0.5]
     """
-    cases = Cases.of(y_true, y_pred, taxonomy)
-    return level_shares(cases, [common.level_hits() for common in Common.of_all(cases)])
+    return Cases.of(y_true, y_pred, taxonomy).level_accuracy()
 
 
 def check_average(average: str) -> None:
     """Raise HiNetError unless ``average`` is 'micro' or 'macro'."""
     if average not in ("micro", "macro"):
         raise HiNetError(f"average: expected 'micro' or 'macro', got {average!r}")
-
-
-def case_accuracy(cases: Cases) -> float:
-    """Return the accuracy over cases."""
-    return float(_hits(cases).mean())
-
-
-def case_label_f1(cases: Cases, average: Average) -> float:
-    """Return the F1 over labels of cases."""
-    size = len(cases.taxonomy)
-    hits = np.bincount(cases.predicted, _hits(cases), size)  # (n,)
-    total = np.bincount(cases.true_nodes, minlength=size) + np.bincount(cases.predicted, minlength=size)
-    if average == "micro":
-        return float(2 * hits.sum() / total.sum())
-    seen = total > 0
-    return float((2 * hits[seen] / total[seen]).mean())
-
-
-def level_shares(cases: Cases, hits: list[NDArray[np.int64]]) -> list[float]:
-    """Return the level accuracy of cases from the hits at each level of each chunk of cases."""
-    depth = cases.taxonomy.depth[cases.true_nodes]
-    deepest = np.maximum.reduceat(depth, cases.offsets[:-1])
-    rows_at_level = np.cumsum(np.bincount(deepest)[::-1])[::-1][1:]  # rows with a true node at each level
-    return [float(share) for share in np.sum(hits, axis=0)[: len(rows_at_level)] / rows_at_level]
-
-
-def _hits(cases: Cases) -> Bools:
-    same = cases.true_nodes == np.repeat(cases.predicted, np.diff(cases.offsets))
-    return _any_in_row(same, cases.offsets)
-
-
-def _any_in_row(marked: Bools, offsets: Ints) -> Bools:
-    """Return whether any element of each list is marked; no list is empty."""
-    return np.asarray(np.logical_or.reduceat(marked, offsets[:-1]))
-
-
-class Shares(NamedTuple):
-    """Precision, recall and F1 of the same sets."""
-
-    precision: float
-    recall: float
-    f1: float
 
 
 def hierarchical_precision(
@@ -294,8 +248,7 @@ def tree_distance(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None =
     >>> tree_distance(["cat", "cow"], ["pet", "dog"], taxonomy=animals)
     2.0
     """
-    cases = Cases.of(y_true, y_pred, taxonomy)
-    return float(np.concatenate([common.least_distance() for common in Common.of_all(cases)]).mean())
+    return float(LowestAncestors.of(Cases.of(y_true, y_pred, taxonomy)).distance().mean())
 
 
 def depth_of_agreement(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
@@ -306,33 +259,15 @@ def depth_of_agreement(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | N
     >>> depth_of_agreement(["cat", "cat", "cat"], ["cat", "dog", "cow"], taxonomy=animals)
     1.0
     """
-    cases = Cases.of(y_true, y_pred, taxonomy)
-    return float(np.concatenate([common.greatest_depth() for common in Common.of_all(cases)]).mean())
-
-
-def case_shares(sizes: NDArray[np.int64], average: Average) -> Shares:
-    """Return precision, recall and F1 of (cases, 3) set sizes: common, true, predicted."""
-    return Shares(*(float(share.mean()) for share in shares_of(sizes.sum(0) if average == "micro" else sizes)))
-
-
-def shares_of(sizes: NDArray[np.int64]) -> tuple[NDArray[np.float64], ...]:
-    """Return precision, recall and F1 for each of (k, 3) set sizes: common, true, predicted."""
-    common, true, predicted = sizes.reshape(-1, 3).T
-    return _share(common, predicted, true), _share(common, true, predicted), _share(2 * common, true + predicted, 0)
-
-
-def _share(part: NDArray[np.int64], whole: NDArray[np.int64], other: NDArray[np.int64] | int) -> NDArray[np.float64]:
-    """Return ``part / whole``; for an empty whole, 1 if the other side is empty too, else 0."""
-    empty = np.where(np.asarray(other) == 0, 1.0, 0.0)
-    return np.where(whole > 0, part / np.maximum(whole, 1), empty)
+    return float(Cases.of(y_true, y_pred, taxonomy).depth_of_agreement().mean())
 
 
 def _of_ancestors(y_true: Labels, y_pred: Labels, average: Average, taxonomy: Taxonomy | None) -> Shares:
     check_average(average)
     cases = Cases.of(y_true, y_pred, taxonomy)
-    return case_shares(np.concatenate([common.set_sizes() for common in Common.of_all(cases)]), average)
+    return shares(*cases.closed, "micro" if average == "micro" else "samples")
 
 
 def _of_lowest(y_true: Labels, y_pred: Labels, taxonomy: Taxonomy | None) -> Shares:
     cases = Cases.of(y_true, y_pred, taxonomy)
-    return case_shares(np.concatenate([common.lowest_sizes() for common in Common.of_all(cases)]), "macro")
+    return shares(*LowestAncestors.of(cases).paths(), "samples")

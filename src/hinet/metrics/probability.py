@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hinet.data import Traces
 from hinet.errors import HiNetError
-from hinet.metrics.cases import Ancestry, Labels, check_lengths, check_predicted, common_taxonomy, true_labels
-from hinet.ragged import Bools, Ints, gather, offsets_of
+from hinet.metrics.cases import Labels, check_lengths, check_predicted, common_taxonomy, true_labels
 from hinet.taxonomy import Taxonomy
 
 BINS = 15  # the number in Guo et al. (2017), On calibration of modern neural networks
@@ -70,24 +69,21 @@ def level_calibration_error(
     [0.05, 0.0]
     """
     taxonomy = common_taxonomy(y_true, y_pred, None) if taxonomy is None else taxonomy
-    true_nodes, true_offsets = true_labels(y_true, taxonomy)
-    check_lengths(len(true_offsets) - 1, len(y_pred))
+    truth = true_labels(y_true, taxonomy)
+    check_lengths(truth.rows, len(y_pred))
     check_predicted(y_pred.row_offsets)
     with np.errstate(over="ignore"):  # values far above 0 are reported below
         path_p = _in_range(np.exp(np.asarray(log_p, np.float64)), "probability", "neuron")
     if len(path_p) != len(y_pred.neurons):
         raise HiNetError(f"{len(path_p):,} log probabilities for {len(y_pred.neurons):,} neurons; give Found.log_p")
-    ancestry = Ancestry.of(taxonomy, np.unique(true_nodes))
-    index = ancestry.indices(true_nodes)
+    truth = truth.with_ancestors()
     first = y_pred.row_offsets[:-1]
     lengths = np.diff(y_pred.offsets)[first]
     errors = []
     for level in range(int(lengths.max())):
         rows = np.flatnonzero(lengths > level)
         neurons = y_pred.offsets[first[rows]] + level
-        nodes = y_pred.layers.node[y_pred.neurons[neurons]]
-        labels, counts = gather(index, true_offsets, rows)
-        right = np.logical_or.reduceat(_leads_to(ancestry, np.repeat(nodes, counts), labels), offsets_of(counts)[:-1])
+        right = truth.has(rows, y_pred.layers.node[y_pred.neurons[neurons]])
         errors.append(_calibration_error(path_p[neurons], right.astype(np.float64), bins))
     return errors
 
@@ -143,13 +139,6 @@ def coverage_risk(confidence: ArrayLike, correct: ArrayLike) -> CoverageRisk:
     sure, wrong = sure[order], np.cumsum(1 - right[order])
     last = np.flatnonzero(np.diff(sure, append=-1.0))  # the last row of each confidence
     return CoverageRisk(sure[last], (last + 1) / len(sure), wrong[last] / (last + 1))
-
-
-def _leads_to(ancestry: Ancestry, nodes: Ints, index: Ints) -> Bools:
-    """Return whether each node is the node at the given index of the ancestry, or an ancestor of it."""
-    keys = index * np.int64(len(ancestry.depth)) + nodes
-    entries = np.minimum(np.searchsorted(ancestry.keys, keys), len(ancestry.keys) - 1)
-    return np.asarray(ancestry.keys[entries] == keys)
 
 
 def _calibration_error(sure: NDArray[np.float64], right: NDArray[np.float64], bins: int) -> float:

@@ -8,27 +8,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from hinet.errors import HiNetError, did_you_mean
-from hinet.metrics.cases import Cases, Common, Labels
-from hinet.metrics.labels import (
-    accuracy,
-    case_accuracy,
-    case_label_f1,
-    case_shares,
-    depth_of_agreement,
-    hierarchical_f1,
-    hierarchical_precision,
-    hierarchical_recall,
-    label_f1,
-    lca_f1,
-    lca_precision,
-    lca_recall,
-    level_shares,
-    tree_distance,
-)
-from hinet.metrics.sets import exact_match, matching_share, set_f1, set_pair, set_precision, set_recall, set_shares
+from hinet.metrics import labels, sets
+from hinet.metrics.cases import Cases, Labels, shares
+from hinet.metrics.lca import LowestAncestors
 from hinet.taxonomy import Taxonomy
 
 
@@ -64,22 +47,17 @@ def label_report(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = 
     (0.5, 0.75, 1.0, (1.0, 0.5))
     """
     cases = Cases.of(y_true, y_pred, taxonomy)
-    parts = [
-        (each.set_sizes(), each.lowest_sizes(), each.least_distance(), each.greatest_depth(), each.level_hits())
-        for each in Common.of_all(cases)
-    ]
-    *columns, hits = zip(*parts, strict=True)
-    sets, lowest, distance, depth = (np.concatenate(column) for column in columns)
+    lowest = LowestAncestors.of(cases)
     return LabelReport(
-        case_accuracy(cases),
-        case_label_f1(cases, "micro"),
-        case_label_f1(cases, "macro"),
-        *case_shares(sets, "micro"),
-        *case_shares(sets, "macro"),
-        *case_shares(lowest, "macro"),
-        float(distance.mean()),
-        float(depth.mean()),
-        tuple(level_shares(cases, list(hits))),
+        float(cases.hits.mean()),
+        shares(cases.truth, cases.predicted, "micro").f1,
+        shares(cases.truth, cases.predicted, "macro").f1,
+        *shares(*cases.closed, "micro"),
+        *shares(*cases.closed, "samples"),
+        *shares(*lowest.paths(), "samples"),
+        float(lowest.distance().mean()),
+        float(cases.depth_of_agreement().mean()),
+        tuple(cases.level_accuracy()),
         cases.coverage,
     )
 
@@ -109,15 +87,15 @@ def set_report(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = No
     >>> report.exact_match, report.set_precision, report.set_f1
     (0.5, 1.0, 0.8)
     """
-    truth, predicted = set_pair(y_true, y_pred, taxonomy)
+    truth, predicted = sets.set_pair(y_true, y_pred, taxonomy)
     true_nodes, predicted_nodes = truth.with_ancestors(), predicted.with_ancestors()
     return SetReport(
-        matching_share(truth, predicted),
-        *set_shares(truth, predicted, "micro"),
-        set_shares(truth, predicted, "macro").f1,
-        set_shares(truth, predicted, "samples").f1,
-        *set_shares(true_nodes, predicted_nodes, "micro"),
-        set_shares(true_nodes, predicted_nodes, "samples").f1,
+        sets.matching_share(truth, predicted),
+        *shares(truth, predicted, "micro"),
+        shares(truth, predicted, "macro").f1,
+        shares(truth, predicted, "samples").f1,
+        *shares(true_nodes, predicted_nodes, "micro"),
+        shares(true_nodes, predicted_nodes, "samples").f1,
     )
 
 
@@ -125,33 +103,33 @@ def _negated(metric: Callable[..., float], *args: Any, **kwargs: Any) -> float:
     return -metric(*args, **kwargs)
 
 
-_SHARES = (hierarchical_precision, hierarchical_recall, hierarchical_f1)
+_SHARES = (labels.hierarchical_precision, labels.hierarchical_recall, labels.hierarchical_f1)
 
 SCORES: Mapping[str, Callable[..., float]] = MappingProxyType(
     {
-        "accuracy": accuracy,
-        "label_f1": label_f1,
-        "label_f1_macro": partial(label_f1, average="macro"),
+        "accuracy": labels.accuracy,
+        "label_f1": labels.label_f1,
+        "label_f1_macro": partial(labels.label_f1, average="macro"),
         **{share.__name__: share for share in _SHARES},
         **{f"{share.__name__}_macro": partial(share, average="macro") for share in _SHARES},
-        **{share.__name__: share for share in (lca_precision, lca_recall, lca_f1)},
-        "neg_tree_distance": partial(_negated, tree_distance),
-        "depth_of_agreement": depth_of_agreement,
+        **{share.__name__: share for share in (labels.lca_precision, labels.lca_recall, labels.lca_f1)},
+        "neg_tree_distance": partial(_negated, labels.tree_distance),
+        "depth_of_agreement": labels.depth_of_agreement,
     }
 )
 """Scorers by name. Greater is better, so that a distance is negated and its name starts with ``neg_``."""
 
 
-_SET_SHARES = (set_precision, set_recall, set_f1)
+_SET_SHARES = (sets.set_precision, sets.set_recall, sets.set_f1)
 
 SET_SCORES: Mapping[str, Callable[..., float]] = MappingProxyType(
     {
-        "exact_match": exact_match,
+        "exact_match": sets.exact_match,
         **{share.__name__: share for share in _SET_SHARES},
-        "set_f1_macro": partial(set_f1, average="macro"),
-        "set_f1_samples": partial(set_f1, average="samples"),
+        "set_f1_macro": partial(sets.set_f1, average="macro"),
+        "set_f1_samples": partial(sets.set_f1, average="samples"),
         **{f"hierarchical_{share.__name__}": partial(share, ancestors=True) for share in _SET_SHARES},
-        "hierarchical_set_f1_samples": partial(set_f1, average="samples", ancestors=True),
+        "hierarchical_set_f1_samples": partial(sets.set_f1, average="samples", ancestors=True),
     }
 )
 """Scorers of predicted sets by name, for classifiers that predict several labels per row."""

@@ -16,54 +16,18 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.errors import HiNetError, LabelError, quoted
-from hinet.metrics.cases import Labels, check_lengths, common_taxonomy, label_lists, true_labels
-from hinet.metrics.labels import Shares, shares_of
-from hinet.ragged import Bools, Ints, distinct, gather, offsets_of
+from hinet.metrics.cases import (
+    Labels,
+    NodeSets,
+    Shares,
+    check_lengths,
+    common_taxonomy,
+    label_lists,
+    shares,
+    true_labels,
+)
+from hinet.ragged import Bools, offsets_of
 from hinet.taxonomy import Taxonomy
-
-
-@dataclass(frozen=True, eq=False)
-class NodeSets:
-    """The set of labels of every row, which may be empty, as ascending numbers for the pairs (row, node)."""
-
-    taxonomy: Taxonomy
-    rows: int
-    keys: NDArray[np.int64]  # row * len(taxonomy) + node
-
-    @classmethod
-    def of(cls, labels: Labels, taxonomy: Taxonomy, side: str) -> NodeSets:
-        """Return the labels of rows; None and an empty set mean that there is no label."""
-        nodes, offsets = label_lists(labels, taxonomy, side)
-        row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-        return cls(taxonomy, len(offsets) - 1, distinct(row * np.int64(len(taxonomy)) + nodes))
-
-    @property
-    def row(self) -> NDArray[np.int64]:
-        """The row of every label."""
-        return self.keys // len(self.taxonomy)
-
-    @property
-    def node(self) -> NDArray[np.int64]:
-        """The node of every label."""
-        return self.keys % len(self.taxonomy)
-
-    def with_ancestors(self) -> NodeSets:
-        """Return the sets with all ancestors, without the root."""
-        nodes, inverse = np.unique(self.node, return_inverse=True)
-        above, counts = gather(*self.taxonomy.ancestor_lists(nodes), inverse)
-        keys = np.repeat(self.row, counts) * np.int64(len(self.taxonomy)) + above
-        return NodeSets(self.taxonomy, self.rows, distinct(keys))
-
-    def only(self, chosen: Bools) -> NodeSets:
-        """Return the sets with only the chosen nodes, a mask over the nodes of the taxonomy."""
-        return NodeSets(self.taxonomy, self.rows, self.keys[chosen[self.node]])
-
-    def has(self, row: Ints, node: Ints) -> Bools:
-        """Return whether each node is in the set of the row next to it."""
-        if not len(self.keys):
-            return np.zeros(len(row), np.bool_)
-        keys = row * np.int64(len(self.taxonomy)) + node
-        return np.asarray(self.keys[np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)] == keys)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,27 +166,8 @@ def set_pair(y_true: Labels, y_pred: Labels, taxonomy: Taxonomy | None) -> tuple
 
 def matching_share(truth: NodeSets, predicted: NodeSets) -> float:
     """Return the share of rows with equal sets."""
-    different = np.setxor1d(truth.keys, predicted.keys, assume_unique=True) // len(truth.taxonomy)
+    different = np.setxor1d(truth.keys, predicted.keys, assume_unique=True) // truth.size
     return 1 - len(np.unique(different)) / truth.rows
-
-
-def set_shares(truth: NodeSets, predicted: NodeSets, average: SetAverage) -> Shares:
-    """Return precision, recall and F1 of sets."""
-    sides = (np.intersect1d(truth.keys, predicted.keys, assume_unique=True), truth.keys, predicted.keys)
-    size = len(truth.taxonomy)
-    if average == "micro":
-        sizes = np.array([[len(keys) for keys in sides]])
-    elif average == "samples":
-        sizes = _counts([keys // size for keys in sides], truth.rows)
-    else:
-        sizes = _counts([keys % size for keys in sides], size)
-        sizes = sizes[sizes.any(1)]
-    return Shares(*(float(share.mean()) if len(share) else 1.0 for share in shares_of(sizes)))
-
-
-def _counts(groups: list[NDArray[np.int64]], size: int) -> NDArray[np.int64]:
-    """Return the counts of the numbers below ``size`` in each of three arrays, (size, 3)."""
-    return np.stack([np.bincount(numbers, minlength=size) for numbers in groups], axis=1)
 
 
 def _shares(y_true: Labels, y_pred: Labels, average: SetAverage, ancestors: bool, taxonomy: Taxonomy | None) -> Shares:
@@ -231,7 +176,7 @@ def _shares(y_true: Labels, y_pred: Labels, average: SetAverage, ancestors: bool
     truth, predicted = set_pair(y_true, y_pred, taxonomy)
     if ancestors:
         truth, predicted = truth.with_ancestors(), predicted.with_ancestors()
-    return set_shares(truth, predicted, average)
+    return shares(truth, predicted, average)
 
 
 Ranked: TypeAlias = Any
@@ -412,8 +357,7 @@ def propensity_scored_precision(
 class Ranking:
     """The first labels of every row with their ranks, and whether they are true."""
 
-    true_nodes: NDArray[np.int64]
-    true_offsets: NDArray[np.int64]
+    truth: NodeSets
     row: NDArray[np.int64]
     rank: NDArray[np.int64]  # starts at 0
     node: NDArray[np.int64]
@@ -428,14 +372,14 @@ class Ranking:
             raise HiNetError(f"k: expected a whole number of at least 1, got {k}")
         is_matrix = sp.issparse(ranked) or getattr(getattr(ranked, "dtype", None), "kind", "O") == "f"
         taxonomy = common_taxonomy(y_true, () if is_matrix else ranked, taxonomy)
-        true_nodes, true_offsets = true_labels(y_true, taxonomy)
+        truth = true_labels(y_true, taxonomy)
         if is_matrix:
             scores = NodeScores.of(ranked, taxonomy, labels)
             order = np.lexsort((-scores.score, scores.row))
             node, offsets = scores.node[order], scores.offsets
         else:
             node, offsets = label_lists(ranked, taxonomy, "y_pred")
-        check_lengths(len(true_offsets) - 1, len(offsets) - 1)
+        check_lengths(truth.rows, len(offsets) - 1)
         row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         if not is_matrix:  # a label of a DAG may have several traces
             first = np.sort(np.unique(row * np.int64(len(taxonomy)) + node, return_index=True)[1])
@@ -443,30 +387,25 @@ class Ranking:
             offsets = offsets_of(np.bincount(row, minlength=len(offsets) - 1))
         rank = np.arange(len(row)) - offsets[row]
         row, rank, node = (values[rank < k] for values in (row, rank, node))
-        hit = NodeSets.of(y_true, taxonomy, "y_true").has(row, node)
-        return cls(true_nodes, true_offsets, row, rank, node, hit)
-
-    def __len__(self) -> int:
-        return len(self.true_offsets) - 1
+        return cls(truth, row, rank, node, truth.has(row, node))
 
     def precision(self, k: int) -> float:
         """Return the mean share of true labels among the first ``k``."""
-        return float(self.hit[self.rank < k].sum() / (k * len(self)))
+        return float(self.hit[self.rank < k].sum() / (k * self.truth.rows))
 
     def ndcg(self, k: int) -> float:
         """Return the mean discounted gain of the first ``k``, as a share of the best possible gain."""
         gain = 1 / np.log2(np.arange(2, k + 2))
         hits = self.hit & (self.rank < k)
-        gained = np.bincount(self.row[hits], gain[self.rank[hits]], len(self))
-        best = np.cumsum(gain)[np.minimum(np.diff(self.true_offsets), k) - 1]
+        gained = np.bincount(self.row[hits], gain[self.rank[hits]], self.truth.rows)
+        best = np.cumsum(gain)[np.minimum(self.truth.counts, k) - 1]
         return float((gained / best).mean())
 
     def propensity_scored_precision(self, k: int, propensities: NDArray[np.float64]) -> float:
         """Return the sum of ``1 / p`` of the hits among the first ``k``, as a share of the best possible sum."""
         weight = 1 / np.asarray(propensities, np.float64)
         hits = self.hit & (self.rank < k)
-        row = np.repeat(np.arange(len(self)), np.diff(self.true_offsets))
-        order = np.lexsort((-weight[self.true_nodes], row))
-        rank = np.arange(len(row)) - self.true_offsets[row]
-        best = weight[self.true_nodes[order]][rank < k].sum()
+        possible, row = weight[self.truth.node], self.truth.row
+        rank = np.arange(len(row)) - offsets_of(self.truth.counts)[row]
+        best = possible[np.lexsort((-possible, row))][rank < k].sum()
         return float(weight[self.node[hits]].sum() / best)

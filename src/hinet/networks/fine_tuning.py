@@ -7,7 +7,6 @@ a run, and a resumed run ends with the same network.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,23 +20,17 @@ from torch import nn
 from hinet.data import Traces
 from hinet.encoders.text_encoder import TextEncoder, TokenRows
 from hinet.encoders.torch_runtime import default_device, torch_threads
-from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Best, Checkpoints, Done, fingerprint_of
+from hinet.engine.training.checkpoints import Checkpoints, Done, fingerprint_of
 from hinet.engine.training.rows import Arrays, Job, check_finite
 from hinet.errors import FileError, HiNetError
 from hinet.memory import GB, require_memory
 from hinet.metrics import accuracy
 from hinet.networks.graph import Targets
 from hinet.networks.models import DenseFeatures, HiNet, predict_traces
-from hinet.networks.training import head_settings
-from hinet.parameters import NONE, PATH, SEED, Rules, real, validate_fields, whole
+from hinet.networks.training import head_settings, train_epochs
 from hinet.progress import EpochRecord, Progress, SilentProgress
 
 BUCKET = 50  # batches whose rows are sorted by length
-_RULES: Rules = {
-    "epochs": whole(1), "batch": whole(1), "encoder_rate": real(above=0), "head_rate": real(above=0),
-    "weight_decay": real(0), "warm_up": real(0, 1), "largest_gradient": real(above=0), "patience": whole(1) | NONE,
-    "seed": SEED,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,9 +46,6 @@ class TuningSettings:
     largest_gradient: float = 1.0  # maximum norm of the gradients of a step
     patience: int | None = None  # epochs without a better validation score after which to stop
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        validate_fields(self, _RULES)
 
 
 @dataclass(frozen=True)
@@ -101,7 +91,11 @@ class TuningJob(Job):
 
     @property
     def rate_share(self) -> float:
-        """Learning rate of the next step, as a share of the full rate."""
+        """Share of the steps that are left, which is the share of the full rate after the warm-up."""
+        return 1 - self.steps / self.total
+
+    def _next_rate_share(self) -> float:
+        """Return the learning rate of the next step, as a share of the full rate."""
         warm_up = max(1.0, self.settings.warm_up * self.total)
         return min((self.steps + 1) / warm_up, (self.total - self.steps) / max(1.0, self.total - warm_up), 1.0)
 
@@ -129,24 +123,21 @@ class TuningJob(Job):
             cost.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(self._parameters.values(), settings.largest_gradient)
             for group in self._optimiser.param_groups:
-                group["lr"] = group["full_rate"] * self.rate_share
+                group["lr"] = group["full_rate"] * self._next_rate_share()
             self._optimiser.step()
         return float(cost.detach())
 
     def _new_optimiser(self) -> torch.optim.AdamW:
-        settings = self.settings
-        encoder = [each for name, each in self._parameters.items() if name.startswith("features.")]
-        head = [each for name, each in self._parameters.items() if not name.startswith("features.")]
-        groups = [
-            {"params": parameters, "full_rate": rate, "weight_decay": decay}
-            for parameters, rate, decay in (
-                ([each for each in encoder if each.ndim > 1], settings.encoder_rate, settings.weight_decay),
-                ([each for each in encoder if each.ndim <= 1], settings.encoder_rate, 0.0),
-                (head, settings.head_rate, 0.0),
-            )
-            if parameters
+        settings, named = self.settings, self._parameters.items()
+        encoder = [each for name, each in named if name.startswith("features.")]
+        head = [each for name, each in named if not name.startswith("features.")]
+        matrices, others = [each for each in encoder if each.ndim > 1], [each for each in encoder if each.ndim <= 1]
+        groups: list[dict[str, Any]] = [
+            {"params": matrices, "full_rate": settings.encoder_rate, "weight_decay": settings.weight_decay},
+            {"params": others, "full_rate": settings.encoder_rate, "weight_decay": 0.0},
+            {"params": head, "full_rate": settings.head_rate, "weight_decay": 0.0},
         ]
-        optimiser = torch.optim.AdamW(groups, lr=settings.encoder_rate)
+        optimiser = torch.optim.AdamW([group for group in groups if group["params"]], lr=settings.encoder_rate)
         for parameter in self._parameters.values():
             optimiser.state[parameter] = {
                 "step": torch.zeros(()),
@@ -231,11 +222,17 @@ def fine_tune(
     network.learn_prior(job.targets)
     checkpoints = None
     if checkpoint is not None:
-        every = CHECKPOINT_EVERY.validate("checkpoint_every", checkpoint_every)
-        checkpoints = Checkpoints(Path(PATH.validate("checkpoint", checkpoint)), job.fingerprint(valid), every)
+        checkpoints = Checkpoints(Path(checkpoint), job.fingerprint(valid), checkpoint_every)
     readout = head_of(network)
+
+    def validate() -> float | None:
+        check_finite(job.name, job.best_state())
+        if valid is None:
+            return None
+        return accuracy(valid.traces, predict_traces(readout, encoder.embed_tokens(valid.rows)))
+
     with torch_threads(threads):
-        history = _run(job, readout, valid, checkpoints, progress)
+        history = _run(job, settings.patience, validate, checkpoints, progress)
     network.eval()
     return readout, history
 
@@ -249,56 +246,35 @@ def head_of(network: HiNet) -> HiNet:
 
 def _run(
     job: TuningJob,
-    readout: HiNet,
-    valid: TokenExamples | None,
+    patience: int | None,
+    validate: Callable[[], float | None],
     checkpoints: Checkpoints | None,
     progress: Progress,
 ) -> tuple[EpochRecord, ...]:
-    """Train the remaining epochs, then restore the weights of the best one."""
-    done, patience = Done(), job.settings.patience
+    """Train the remaining epochs with checkpoints, then restore the weights of the best one."""
+    done = Done()
+    if checkpoints is not None:
+        done = checkpoints.resume(job)
+        if job.steps // job.batches != len(done.records):
+            raise FileError(checkpoints.folder, "the checkpoint contradicts itself; remove the folder to start again")
+    progress.started(job.epochs, len(job.rows))
+    if job.steps:
+        progress.message(f"resuming fine-tuning after {job.steps:,} of {job.total:,} batches")
+        progress.advanced(min(job.steps * job.settings.batch, job.epochs * len(job.rows)))
+    if checkpoints is None:
+        return train_epochs(job, patience, validate, progress, progress.advanced).records
+    checkpoints.started(job)
+
+    def save(finished: Done) -> None:
+        nonlocal done
+        done = finished
+        if checkpoints.is_due(job):
+            checkpoints.write(job, done)
 
     def advance(rows: int) -> None:
         progress.advanced(rows)
         inside = job.steps % job.batches != 0  # the end of an epoch is saved with its record
-        if checkpoints is not None and checkpoints.every and inside and checkpoints.is_due(job):
-            checkpoints.write(job, done)
+        if checkpoints.every and inside:
+            save(done)
 
-    progress.started(job.epochs, len(job.rows))
-    try:
-        if checkpoints is not None:
-            done = _resume(job, checkpoints, progress)
-            checkpoints.started(job)
-        for epoch in range(len(done.records), job.epochs):
-            if done.best is not None and patience is not None and epoch - done.best.epoch > patience:
-                break
-            start = time.perf_counter()
-            cost = job.run_epoch(epoch, advance)
-            check_finite(job.name, job.best_state())
-            score = None
-            if valid is not None:
-                score = accuracy(valid.traces, predict_traces(readout, job.encoder.embed_tokens(valid.rows)))
-            seconds = time.perf_counter() - start
-            record = EpochRecord(epoch + 1, job.epochs, cost, score, seconds, 1 - job.steps / job.total, job.name)
-            best = done.best
-            if score is not None and (best is None or score > best.score):
-                best = Best(score, epoch, {name: array.copy() for name, array in job.best_state().items()})
-            done = Done((*done.records, record), best)
-            if checkpoints is not None and checkpoints.is_due(job):
-                checkpoints.write(job, done)
-            progress.epoch_done(record)
-    finally:
-        progress.finished()
-    if done.best is not None:
-        job.restore(done.best.state)
-    return done.records
-
-
-def _resume(job: TuningJob, checkpoints: Checkpoints, progress: Progress) -> Done:
-    """Restore the state of an earlier run, and return its records."""
-    done = checkpoints.resume(job)
-    if job.steps // job.batches != len(done.records):
-        raise FileError(checkpoints.folder, "the checkpoint contradicts itself; remove the folder to start again")
-    if job.steps:
-        progress.message(f"resuming fine-tuning after {job.steps:,} of {job.total:,} batches")
-        progress.advanced(min(job.steps * job.settings.batch, job.epochs * len(job.rows)))
-    return done
+    return train_epochs(job, patience, validate, progress, advance, done, save).records

@@ -95,20 +95,12 @@ def _tensor(values: Ints) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values, np.int64))
 
 
-@dataclass(frozen=True)
-class Round:
-    """Edges into one layer, at most one into each neuron: the first edge into each, then the second, and so on."""
-
-    options: Tensor  # (m,)
-    parents: Tensor  # (m,) neurons
-    children: Tensor  # (m,) neurons
-
-
 class NeuronGraph(nn.Module):
     """Index tensors of :class:`~hinet.taxonomy.Layers`; ``.to(device)`` moves them along with the head.
 
-    The edges into a layer are split into rounds in which no neuron occurs twice, ordered by parent. A maximum over
-    parents is then a few vector operations: one for a tree, as many as a neuron has parents for a DAG.
+    The edges into a layer are split into rounds: the first edge into each neuron, by parent, then the second, and so
+    on. No neuron occurs twice in a round, so a maximum over parents is a few vector operations: one for a tree, as many
+    as a neuron has parents for a DAG.
     """
 
     neuron_node: Tensor  # (neurons,) node of the taxonomy, -1 for a virtual root
@@ -117,9 +109,7 @@ class NeuronGraph(nn.Module):
     option_layer: Tensor  # (options,) layer that an option leads into, 1 to h + 1
     stop_options: Tensor  # (stops,)
     stop_neurons: Tensor  # (stops,) neuron that ends there
-    round_options: Tensor
-    round_parents: Tensor
-    round_children: Tensor
+    round_options: Tensor  # options of all rounds
 
     def __init__(self, layers: Layers) -> None:
         super().__init__()
@@ -130,50 +120,35 @@ class NeuronGraph(nn.Module):
         self.is_tree = layers.is_tree
         self.layer_neurons = [slice(s, e) for s, e in pairwise(layers.layer_offsets.tolist())]
         stops = np.flatnonzero(layers.option_neuron == STOP)
-        self._register("neuron_node", layers.node)
-        self._register("option_neuron", layers.option_neuron)
-        self._register("option_parent", layers.option_parent)
-        self._register("option_layer", layers.depth[layers.option_parent] + 1)
-        self._register("stop_options", stops)
-        self._register("stop_neurons", layers.option_parent[stops])
-        self._rounds = self._register_rounds()
-
-    def rounds(self, layer: int) -> Iterator[Round]:
-        """Yield the edges into ``layer``, 1 to ``h``, in rounds."""
-        for chosen in self._rounds[layer - 1]:
-            yield Round(self.round_options[chosen], self.round_parents[chosen], self.round_children[chosen])
-
-    def _register_rounds(self) -> list[list[slice]]:
-        layers = self.layers
-        real = np.flatnonzero(layers.option_neuron != STOP)
-        child = layers.option_neuron[real]
+        edges = np.flatnonzero(layers.option_neuron != STOP)
+        child = layers.option_neuron[edges]
         by_child, starts = group_by(child, self.neurons)
-        turn = np.empty(len(real), np.int64)  # index among the edges into its child, by parent
-        turn[by_child] = np.arange(len(real)) - starts[child[by_child]]
+        self.options_into = edges[by_child], starts  # the options that lead to each neuron, by parent
+        turn = np.empty(len(edges), np.int64)  # index among the edges into its child
+        turn[by_child] = np.arange(len(edges)) - starts[child[by_child]]
         layer = layers.depth[child]
         order = np.lexsort((child, turn, layer))
-        options = real[order]
-        self._register("round_options", options)
-        self._register("round_parents", layers.option_parent[options])
-        self._register("round_children", layers.option_neuron[options])
-        changes = np.flatnonzero((np.diff(layer[order]) != 0) | (np.diff(turn[order]) != 0)) + 1
-        bounds = np.concatenate([[0], changes, [len(order)]])
-        rounds: list[list[slice]] = [[] for _ in range(self.height)]
-        for start, end in pairwise(bounds.tolist()):
-            rounds[layer[order[start]] - 1].append(slice(start, end))
-        return rounds
+        layer, turn = layer[order], turn[order]
+        changes = np.flatnonzero((np.diff(layer) != 0) | (np.diff(turn) != 0)) + 1
+        self._rounds: list[list[slice]] = [[] for _ in range(self.height + 1)]
+        for start, end in pairwise([0, *changes.tolist(), len(order)]):
+            self._rounds[layer[start]].append(slice(start, end))
+        for name, values in (
+            ("neuron_node", layers.node),
+            ("option_neuron", layers.option_neuron),
+            ("option_parent", layers.option_parent),
+            ("option_layer", layers.depth[layers.option_parent] + 1),
+            ("stop_options", stops),
+            ("stop_neurons", layers.option_parent[stops]),
+            ("round_options", edges[order]),
+        ):
+            self.register_buffer(name, _tensor(values), persistent=False)
 
-    def _register(self, name: str, values: Ints) -> None:
-        self.register_buffer(name, torch.from_numpy(np.array(values, np.int64)), persistent=False)
-
-
-@dataclass(frozen=True)
-class Poured:
-    """Scores and predecessors of the best partial traces of every neuron; predecessors that cannot vary are None."""
-
-    score: Tensor  # (neurons, ways, b)
-    parent: Tensor | None  # (neurons, ways, b)
-    parent_way: Tensor | None  # (neurons, ways, b)
+    def rounds(self, layer: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield the options that lead into ``layer``, 1 to ``h``, in rounds, with their parents and children."""
+        for chosen in self._rounds[layer]:
+            options = self.round_options[chosen]
+            yield options, self.option_parent[options], self.option_neuron[options]
 
 
 @torch.no_grad()
@@ -192,14 +167,14 @@ def downpour(graph: NeuronGraph, scores: Tensor, k: int = 1) -> Traces:
         row = int(invalid[0])
         raise HiNetError(f"row {row} of the batch: a score is not a number; check the features and weights")
     poured = pour(graph, scores, 1 if graph.is_tree else k)
-    return _trace_back(graph, poured, *_best_stops(graph, poured, scores, k))
+    return _trace_back(graph, poured, scores, *_best_stops(graph, poured, scores, k))
 
 
 @torch.no_grad()
 def best_traces_to(graph: NeuronGraph, scores: Tensor, nodes: Tensor) -> Traces:
     """Return the best trace to each of the end nodes ``nodes``, (k, b), in the same order."""
     poured = pour(graph, scores, 1)
-    ended = poured.score[graph.stop_neurons, 0] + scores[graph.stop_options]  # (stops, b)
+    ended = poured[graph.stop_neurons, 0] + scores[graph.stop_options]  # (stops, b)
     label = graph.neuron_node[graph.stop_neurons][:, None].expand_as(ended)
     best = ended.new_full((len(graph.layers.taxonomy), ended.shape[1]), UNREACHED)
     best = best.scatter_reduce(0, label, ended, "amax")
@@ -207,57 +182,31 @@ def best_traces_to(graph: NeuronGraph, scores: Tensor, nodes: Tensor) -> Traces:
     others = len(ended)
     first = torch.where(ended == best.gather(0, label), stops, others)  # the shallowest of equals
     index = torch.full_like(best, others, dtype=torch.long).scatter_reduce(0, label, first, "amin").gather(0, nodes)
-    return _trace_back(graph, poured, best.gather(0, nodes), graph.stop_neurons[index], torch.zeros_like(index))
+    ways = torch.zeros_like(index)
+    return _trace_back(graph, poured, scores, best.gather(0, nodes), graph.stop_neurons[index], ways)
 
 
-def pour(graph: NeuronGraph, scores: Tensor, ways: int) -> Poured:
-    """Return the ``ways`` best partial traces of every neuron."""
-    shape = graph.neurons, ways, scores.shape[1]
-    score = scores.new_full(shape, UNREACHED)
-    score[0, 0] = 0
-    parent = None if graph.is_tree else torch.zeros(shape, dtype=torch.int32, device=scores.device)
-    parent_way = None if parent is None or ways == 1 else torch.zeros_like(parent)
+def pour(graph: NeuronGraph, scores: Tensor, ways: int) -> Tensor:
+    """Return the scores of the ``ways`` best partial traces of every neuron, best first, (neurons, ways, b)."""
+    best = scores.new_full((graph.neurons, ways, scores.shape[1]), UNREACHED)
+    best[0, 0] = 0
     for layer in range(1, graph.height + 1):
-        for number, edges in enumerate(graph.rounds(layer)):
-            poured = score[edges.parents] + scores[edges.options][:, None]  # (m, ways, b)
+        for number, (options, parents, children) in enumerate(graph.rounds(layer)):
+            poured = best[parents] + scores[options][:, None]  # (m, ways, b)
             if number == 0:  # the first edge into each neuron of the layer, in their order
-                score[graph.layer_neurons[layer]] = poured
-            if parent is None:
-                continue
-            source = edges.parents.to(torch.int32)[:, None, None].expand_as(poured)
-            if number == 0:
-                parent[graph.layer_neurons[layer]] = source
-                if parent_way is not None:
-                    parent_way[graph.layer_neurons[layer]] = _ranks(ways, poured)
-            elif parent_way is None:
-                better = poured > score[edges.children]
-                score[edges.children] = torch.where(better, poured, score[edges.children])
-                parent[edges.children] = torch.where(better, source, parent[edges.children])
+                best[graph.layer_neurons[layer]] = poured
+            elif ways == 1:
+                best[children] = torch.maximum(best[children], poured)
             else:
-                _merge(Poured(score, parent, parent_way), edges.children, poured, source)
-    return Poured(score, parent, parent_way)
+                both = torch.cat([best[children], poured], 1)
+                best[children] = both.sort(dim=1, descending=True).values[:, :ways]
+    return best
 
 
-def _merge(best: Poured, children: Tensor, poured: Tensor, source: Tensor) -> None:
-    """Keep the best of the current ways and those of one more parent, in place; earlier parents win ties."""
-    assert best.parent is not None
-    assert best.parent_way is not None
-    ways = poured.shape[1]
-    both = torch.cat([best.score[children], poured], 1)  # (m, 2 ways, b)
-    order = both.sort(dim=1, descending=True, stable=True).indices[:, :ways]
-    best.score[children] = both.gather(1, order)
-    best.parent[children] = torch.cat([best.parent[children], source], 1).gather(1, order)
-    best.parent_way[children] = torch.cat([best.parent_way[children], _ranks(ways, poured)], 1).gather(1, order)
-
-
-def _ranks(ways: int, like: Tensor) -> Tensor:
-    return torch.arange(ways, dtype=torch.int32, device=like.device)[:, None].expand(like.shape)
-
-
-def _best_stops(graph: NeuronGraph, poured: Poured, scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+def _best_stops(graph: NeuronGraph, poured: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return score, neuron and way of the ``k`` best complete traces of every row, each (k, b)."""
-    ways = poured.score.shape[1]
-    ended = poured.score[graph.stop_neurons] + scores[graph.stop_options][:, None]  # (stops, ways, b)
+    ways = poured.shape[1]
+    ended = poured[graph.stop_neurons] + scores[graph.stop_options][:, None]  # (stops, ways, b)
     flat = ended.flatten(0, 1)  # (stops * ways, b), shallow stops first
     values, indices = [], []
     for _ in range(min(k, len(flat))):
@@ -270,31 +219,38 @@ def _best_stops(graph: NeuronGraph, poured: Poured, scores: Tensor, k: int) -> t
     return torch.stack(values), graph.stop_neurons[index // ways], index % ways
 
 
-def _trace_back(graph: NeuronGraph, poured: Poured, value: Tensor, neuron: Tensor, way: Tensor) -> Traces:
-    """Return the traces from the chosen stops back to the root."""
-    rows = torch.arange(neuron.shape[1], device=neuron.device).expand_as(neuron)
-    exists = value > UNREACHED  # a DAG may have fewer traces than k
-    keep = exists.T.reshape(-1).cpu().numpy()
-    neuron, way, rows = (part.T.reshape(-1)[keep] for part in (neuron, way, rows))  # row after row
+def _trace_back(
+    graph: NeuronGraph, poured: Tensor, scores: Tensor, value: Tensor, stop: Tensor, stop_way: Tensor
+) -> Traces:
+    """Return the traces from the chosen stops back to the root, given their score, neuron and way, each (k, b)."""
+    exists = (value > UNREACHED).cpu().numpy()  # a DAG may have fewer traces than k
+    row, rank = np.nonzero(exists.T)  # row after row
+    log_p, neuron, way = (part.cpu().numpy()[rank, row] for part in (value, stop, stop_way))
     layers = graph.layers
-    lengths = layers.depth[neuron.cpu().numpy()].astype(np.int64)
+    lengths = layers.depth[neuron].astype(np.int64)
     offsets = offsets_of(lengths)
     path = np.empty(offsets[-1], np.int32)
-    flat, starts = layers.parent_lists
     for above in range(int(lengths.max(initial=0))):
         active = np.flatnonzero(lengths > above)
-        index = torch.from_numpy(active).to(neuron.device)
-        current = neuron[index]
-        path[offsets[active + 1] - 1 - above] = current.cpu().numpy()
-        if poured.parent is None:
-            parents = flat[starts[current.cpu().numpy()]].astype(np.int64)
-            neuron[index] = torch.from_numpy(parents).to(neuron.device)
-        else:
-            neuron[index] = poured.parent[current, way[index], rows[index]].long()
-            if poured.parent_way is not None:
-                way[index] = poured.parent_way[current, way[index], rows[index]].long()
-    log_p = value.T.reshape(-1)[keep].double().cpu().numpy()
-    return Traces(layers, offsets_of(exists.sum(0).cpu().numpy()), offsets, path, log_p)
+        path[offsets[active + 1] - 1 - above] = neuron[active]
+        neuron[active], way[active] = _source(graph, poured, scores, neuron[active], way[active], row[active])
+    return Traces(layers, offsets_of(exists.sum(0)), offsets, path, log_p.astype(np.float64))
+
+
+def _source(
+    graph: NeuronGraph, poured: Tensor, scores: Tensor, neuron: Ints, way: Ints, row: Ints
+) -> tuple[Ints, Ints]:
+    """Return the parent, and its way, from which each way of a neuron was poured: lower parents win ties."""
+    options, counts = gather(*graph.options_into, neuron)
+    parents = graph.layers.option_parent[options]
+    if graph.is_tree:
+        return parents, way
+    ways, owner = poured.shape[1], np.repeat(np.arange(len(neuron)), counts)
+    rows = _tensor(row[owner])
+    sent = poured[_tensor(parents), :, rows] + scores[_tensor(options), rows][:, None]  # (parents, ways)
+    best_first = np.lexsort((-sent.cpu().numpy().ravel(), np.repeat(owner, ways)))
+    chosen = best_first[offsets_of(counts)[:-1] * ways + way]
+    return parents[chosen // ways], chosen % ways
 
 
 @dataclass(frozen=True)
@@ -318,23 +274,18 @@ class Marginals:
 
 def marginals(graph: NeuronGraph, scores: Tensor) -> Marginals:
     """Return the marginals for option scores ``log p(option | parent)``, (options, b), by sum-product."""
-    neuron = forward(graph, scores)
-    ended = neuron[graph.stop_neurons] * scores[graph.stop_options].exp()  # (stops, b)
-    label = _sum_by_node(graph, ended, graph.neuron_node[graph.stop_neurons])
-    return Marginals(neuron, _sum_by_node(graph, neuron, graph.neuron_node), label)
-
-
-def forward(graph: NeuronGraph, scores: Tensor) -> Tensor:
-    """Return the probability that a trace passes every neuron, (neurons, b)."""
-    mass = [scores.new_ones(1, scores.shape[1])]
+    mass = [scores.new_ones(1, scores.shape[1])]  # probability that a trace passes each neuron, by layer
     for layer in range(1, graph.height + 1):
         above, current = graph.layer_neurons[layer - 1], graph.layer_neurons[layer]
         total = scores.new_zeros(current.stop - current.start, scores.shape[1])
-        for edges in graph.rounds(layer):
-            sent = mass[-1][edges.parents - above.start] * scores[edges.options].exp()
-            total = total.index_add(0, edges.children - current.start, sent)
+        for options, parents, children in graph.rounds(layer):
+            sent = mass[-1][parents - above.start] * scores[options].exp()
+            total = total.index_add(0, children - current.start, sent)
         mass.append(total)
-    return torch.cat(mass)
+    neuron = torch.cat(mass)
+    ended = neuron[graph.stop_neurons] * scores[graph.stop_options].exp()  # (stops, b)
+    label = _sum_by_node(graph, ended, graph.neuron_node[graph.stop_neurons])
+    return Marginals(neuron, _sum_by_node(graph, neuron, graph.neuron_node), label)
 
 
 def _sum_by_node(graph: NeuronGraph, values: Tensor, node: Tensor) -> Tensor:

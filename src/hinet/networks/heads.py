@@ -16,7 +16,7 @@ Scores are laid out as (options, b), one row per edge, so that groups and layers
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from hinet.errors import HiNetError
 from hinet.networks.graph import NeuronGraph, TargetBatch, Targets
-from hinet.parameters import FLAG, INVALID, NONE, Rule, Rules, one_of, real, validate_fields
+from hinet.parameters import FLAG, INVALID, NONE, Rule, one_of, real, rules_of, validate_fields
 from hinet.taxonomy import Layers
 
 WEIGHT_STD = 0.05
@@ -38,33 +38,31 @@ def _read_level_weights(value: Any) -> Any:
     return tuple(map(float, value)) if fits else INVALID
 
 
-_RULES: Rules = {
-    "wiring": one_of("chain", "skip"),
-    "normalisation": one_of("level", "parent"),
-    "cost": one_of("squared", "cross_entropy"),
-    "mask": one_of("dense", "masked"),
-    "level_weights": Rule("a sequence of numbers of at least 0", _read_level_weights) | NONE,
-    "prior_strength": real(),
-    "tied": FLAG,
-}
+WEIGHTS = Rule("a sequence of numbers of at least 0", _read_level_weights)
 
 
 @dataclass(frozen=True)
 class HeadSettings:
     """The choices of a head; ``level_weights`` are the weights of the levels in the cost, by default all 1."""
 
-    wiring: Literal["chain", "skip"] = "skip"
-    normalisation: Literal["level", "parent"] = "parent"
-    cost: Literal["squared", "cross_entropy"] = "cross_entropy"
-    mask: Literal["dense", "masked"] = "masked"
-    level_weights: tuple[float, ...] | None = None
-    prior_strength: float = 0.0  # factor of the log share of an option in its group, added to its training logit
-    tied: bool = False  # whether the edges into a node of a DAG share their weights, but not their biases
+    wiring: Annotated[Literal["chain", "skip"], one_of("chain", "skip")] = "skip"
+    normalisation: Annotated[Literal["level", "parent"], one_of("level", "parent")] = "parent"
+    cost: Annotated[Literal["squared", "cross_entropy"], one_of("squared", "cross_entropy")] = "cross_entropy"
+    mask: Annotated[Literal["dense", "masked"], one_of("dense", "masked")] = "masked"
+    level_weights: Annotated[tuple[float, ...] | None, WEIGHTS | NONE] = None
+    # Factor of the log share of an option in its group, added to its training logit.
+    prior_strength: Annotated[float, real()] = 0.0
+    tied: Annotated[bool, FLAG] = False  # whether the edges into a node of a DAG share their weights, not their biases
 
     def __post_init__(self) -> None:
-        validate_fields(self, _RULES)
-        if (self.tied or self.prior_strength) and (self.wiring, self.normalisation) != ("skip", "parent"):
+        validate_fields(self, rules_of(HeadSettings))
+        if (self.tied or self.prior_strength) and not self.by_sibling_group:
             raise HiNetError("`tied` and `prior_strength` need wiring 'skip' and normalisation 'parent'")
+
+    @property
+    def by_sibling_group(self) -> bool:
+        """Whether the logits read the feature layer alone, so that only the sibling groups on a trace matter."""
+        return (self.wiring, self.normalisation) == ("skip", "parent")
 
 
 def paper(mask: Literal["dense", "masked"] = "dense") -> HeadSettings:
@@ -122,9 +120,7 @@ class HierarchicalHead(nn.Module):
 def build_head(layers: Layers, width: int, settings: HeadSettings | None = None) -> HierarchicalHead:
     """Return the head with these settings, by default :func:`default`."""
     settings = settings or default()
-    if settings.wiring == "skip" and settings.normalisation == "parent":
-        return SiblingHead(layers, width, settings)
-    return LayerwiseHead(layers, width, settings)
+    return (SiblingHead if settings.by_sibling_group else LayerwiseHead)(layers, width, settings)
 
 
 class SiblingHead(HierarchicalHead):
@@ -138,51 +134,53 @@ class SiblingHead(HierarchicalHead):
 
     max_gathered_cells = 8_000_000  # weights gathered for the groups of a batch: 32 MB
 
-    group_row: Tensor
+    group_row: Tensor  # (neurons,) first row of a group
     group_size: Tensor
     group_start: Tensor
-    free_options: Tensor
+    free_options: Tensor  # (rows,) options with siblings
     free_sizes: Tensor
     adjustment: Tensor
-    unit: Tensor  # (rows,) row of the weights of each option, if they are tied
+    unit: Tensor  # (rows,) row of the weights of each option
 
     def __init__(self, layers: Layers, width: int, settings: HeadSettings) -> None:
         super().__init__(layers, width, settings)
-        sizes = torch.from_numpy(layers.option_offsets.copy()).diff()  # (neurons,)
+        sizes = torch.from_numpy(np.diff(layers.option_offsets))  # (neurons,)
         free = torch.from_numpy(layers.has_choice.copy())
         rows = torch.where(free, sizes, 0)
-        self.register_buffer("group_row", rows.cumsum(0) - rows, persistent=False)  # first row of a group
-        self.register_buffer("group_size", sizes, persistent=False)
-        self.register_buffer("group_start", torch.from_numpy(layers.option_offsets[:-1].copy()), persistent=False)
-        self.register_buffer("free_options", torch.nonzero(free[self.graph.option_parent])[:, 0], persistent=False)
-        self.register_buffer("free_sizes", sizes[free], persistent=False)
-        units = len(self.free_options)
+        free_options = torch.nonzero(free[self.graph.option_parent])[:, 0]
+        units = unit = torch.arange(len(free_options))
         if settings.tied:
-            target = self.graph.option_neuron[self.free_options]
-            stops = -1 - torch.arange(units)  # each stop is a unit of its own
-            distinct, unit = torch.unique(torch.where(target < 0, stops, target), return_inverse=True)
-            units = len(distinct)
-            self.register_buffer("unit", unit, persistent=False)
-        self.weight = nn.Parameter(torch.randn(units, width) * WEIGHT_STD)  # (units, k)
-        self.bias = nn.Parameter(torch.zeros(len(self.free_options)))
-        self.register_buffer("adjustment", torch.zeros(len(self.free_options)), persistent=False)
+            target = self.graph.option_neuron[free_options]
+            stops = -1 - units  # each stop is a unit of its own
+            units, unit = torch.unique(torch.where(target < 0, stops, target), return_inverse=True)
+        self.weight = nn.Parameter(torch.randn(len(units), width) * WEIGHT_STD)  # (units, k)
+        self.bias = nn.Parameter(torch.zeros(len(free_options)))
+        for name, values in (
+            ("group_row", rows.cumsum(0) - rows),
+            ("group_size", sizes),
+            ("group_start", torch.from_numpy(layers.option_offsets[:-1].copy())),
+            ("free_options", free_options),
+            ("free_sizes", sizes[free]),
+            ("unit", unit),
+            ("adjustment", torch.zeros(len(free_options))),
+        ):
+            self.register_buffer(name, values, persistent=False)
 
     def learn_prior(self, targets: Targets) -> None:
         """Shift the training logits by the log share of each option in its group, in favour of rare options."""
         if not self.settings.prior_strength:
             return
-        seen = targets.option_counts()
+        seen, parent = targets.option_counts(), self.graph.option_parent.cpu()
         counts = seen + SMOOTHING  # (options,)
-        totals = torch.zeros(self.graph.neurons).index_add(0, self.graph.option_parent.cpu(), counts)
-        share = (counts / totals[self.graph.option_parent.cpu()]).log()
+        share = (counts / _sum_by(counts, parent, self.graph.neurons)[parent]).log()
         # An option without rows is not favoured: training must lower its logit like that of any wrong answer.
-        shift = torch.where(seen > 0, self.settings.prior_strength * share, torch.zeros_like(share))
+        shift = torch.where(seen > 0, self.settings.prior_strength * share, 0.0)
         self.adjustment.copy_(shift[self.free_options.cpu()])
 
     @property
     def option_weight(self) -> Tensor:
         """(rows, k) The weights of every option with siblings; those of tied options are repeated."""
-        return self.weight[self.unit] if self.settings.tied else self.weight
+        return self.weight[self.unit]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits of every option with siblings, (rows, b)."""
@@ -216,7 +214,7 @@ class SiblingHead(HierarchicalHead):
             starts = sizes.cumsum(0) - sizes
             pair = torch.repeat_interleave(sizes)  # (m,) over the options of all pairs
             weight_row = self.group_row[group][pair] + torch.arange(len(pair), device=pair.device) - starts[pair]
-            unit = self.unit[weight_row] if self.settings.tied else weight_row
+            unit = self.unit[weight_row]
             if self.settings.tied or len(pair) * self.width > self.max_gathered_cells:  # score every unit once
                 index = unit * len(hidden) + row[pair]
                 logits = (self.weight @ hidden.T).flatten().index_select(0, index)  # (m,)
@@ -236,7 +234,7 @@ class SiblingHead(HierarchicalHead):
 
 def refuse_dense_weights(layers: Layers, settings: HeadSettings) -> None:
     """Raise HiNetError if dense weights between layers would not fit into memory."""
-    if settings.mask != "dense" or (settings.wiring, settings.normalisation) == ("skip", "parent"):
+    if settings.mask != "dense" or settings.by_sibling_group:
         return
     above = 1
     for number, layer in enumerate(layers, start=1):
@@ -258,27 +256,26 @@ class LayerwiseHead(HierarchicalHead):
         self.from_features = nn.ParameterList()
         self.from_above = nn.ParameterList()
         self.biases = nn.ParameterList()
-        self._units = [layer.width for layer in layers]
-        self._real = [len(layer.nodes) for layer in layers]  # neurons without the stop
+        self._layers = list(layers)
+        self._by_level = settings.normalisation == "level"
         above = 1
         for number, layer in enumerate(layers, start=1):
-            reads_features = number == 1 or settings.wiring == "skip"
-            outputs = layer.width if settings.normalisation == "level" else len(layer.edge_child)
-            rows = outputs if reads_features else 0
+            edges = len(layer.edge_child)
+            rows = layer.width if self._by_level else edges
+            if number > 1 and settings.wiring == "chain":  # only the first layer reads the features
+                rows = 0
             self.from_features.append(nn.Parameter(torch.randn(rows, width) * WEIGHT_STD))
             self.biases.append(nn.Parameter(torch.zeros(rows if settings.wiring == "skip" else 0)))
-            self.from_above.append(self._weights_above(number, layer.width, above, len(layer.edge_child)))
-            sizes, parent, unit = np.diff(layer.group_offsets), layer.edge_parent, layer.edge_child
-            for name, array in (("sizes", sizes), ("parent", parent), ("unit", unit)):
+            if number == 1:
+                weights = torch.zeros(0)
+            elif settings.mask == "masked":
+                weights = torch.randn(edges)
+            else:
+                weights = torch.randn(layer.width, above) / above**0.5
+            self.from_above.append(nn.Parameter(weights))
+            for name, array in (("parent", layer.edge_parent), ("unit", layer.edge_child)):
                 self.register_buffer(f"{name}_{number}", torch.from_numpy(array.astype(np.int64)), persistent=False)
             above = len(layer.nodes)
-
-    def _weights_above(self, number: int, width: int, above: int, edges: int) -> nn.Parameter:
-        if number == 1:
-            return nn.Parameter(torch.zeros(0))
-        if self.settings.mask == "masked":
-            return nn.Parameter(torch.randn(edges))
-        return nn.Parameter(torch.randn(width, above) / above**0.5)
 
     def option_scores(self, hidden: Tensor) -> Tensor:
         """Return the log factor of every option, (options, b): ``log y`` of its neuron, or ``log p(b | a)``."""
@@ -291,49 +288,46 @@ class LayerwiseHead(HierarchicalHead):
         log_p = scores[option, row]
         if self.settings.cost == "cross_entropy":
             return self._combined(log_p, None, targets)
-        by_level = self.settings.normalisation == "level"
-        group = self.graph.option_layer[option] - 1 if by_level else self.graph.option_parent[option]
+        group = self.graph.option_layer[option] - 1 if self._by_level else self.graph.option_parent[option]
         return self._combined(log_p, squares[group, row], targets)
 
     def _pass(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Return option scores, (options, b), and the sum of squares of each softmax, (layers or groups, b)."""
         scores, squares = [], []
         above = hidden.new_ones(1, len(hidden))  # (w, b) posteriors of the layer above
-        for number in range(1, self.graph.height + 2):
-            logits = self._logits(number, hidden, above)
-            unit = getattr(self, f"unit_{number}")
-            if self.settings.normalisation == "level":
+        for number, layer in enumerate(self._layers, start=1):
+            parent, unit = getattr(self, f"parent_{number}"), getattr(self, f"unit_{number}")
+            logits = self._logits(number, hidden, above, parent, unit)
+            if self._by_level:
                 log_y = logits.log_softmax(0)  # (w, b) the stop neuron last
                 scores.append(log_y[unit])
                 squares.append(log_y.exp().square().sum(0, keepdim=True))
-                above = log_y.exp()[: self._real[number - 1]]
+                passed = log_y.exp()
             else:
-                sizes, parent = getattr(self, f"sizes_{number}"), getattr(self, f"parent_{number}")
+                sizes = torch.bincount(parent, minlength=len(above))
                 log_p = segment_log_softmax(logits, sizes)  # (e, b)
                 scores.append(log_p)
                 squares.append(torch.segment_reduce(log_p.exp().square(), "sum", lengths=sizes, axis=0))
-                joint = above[parent] * log_p.exp()
-                above = _sum_by(joint, unit, self._units[number - 1])[: self._real[number - 1]]
+                passed = _sum_by(above[parent] * log_p.exp(), unit, layer.width)
+            above = passed[: len(layer.nodes)]
         return torch.cat(scores), torch.cat(squares)
 
-    def _logits(self, number: int, hidden: Tensor, above: Tensor) -> Tensor:
+    def _logits(self, number: int, hidden: Tensor, above: Tensor, parent: Tensor, unit: Tensor) -> Tensor:
         """Return the logits of a layer: for neurons, (w, b), with ``level``, for edges, (e, b), with ``parent``."""
-        weight = self.from_features[number - 1]
-        unit, parent = getattr(self, f"unit_{number}"), getattr(self, f"parent_{number}")
-        by_level = self.settings.normalisation == "level"
-        logits: Tensor | None = weight @ hidden.T if len(weight) else None
-        if logits is not None and self.settings.wiring == "skip":
+        weight, read = self.from_features[number - 1], self.from_above[number - 1]
+        logits: Tensor = weight @ hidden.T if len(weight) else hidden.new_zeros(())
+        if self.settings.wiring == "skip":
             logits = logits + self.biases[number - 1][:, None]
-        if number > 1 and (by_level or self.settings.wiring == "chain"):
-            read = self.from_above[number - 1]
-            if self.settings.mask == "dense":
-                from_parents = read @ above if by_level else (read @ above)[unit]
-            else:
-                from_parents = read[:, None] * above[parent]
-                from_parents = _sum_by(from_parents, unit, self._units[number - 1]) if by_level else from_parents
-            logits = from_parents if logits is None else logits + from_parents
-        assert logits is not None
-        return logits
+        if number == 1:
+            return logits
+        from_parents: Tensor
+        if self.settings.mask == "dense":
+            from_parents = read @ above if self._by_level else (read @ above)[unit]
+        else:
+            from_parents = read[:, None] * above[parent]
+            if self._by_level:
+                from_parents = _sum_by(from_parents, unit, self._layers[number - 1].width)
+        return logits + from_parents
 
 
 def _sum_by(values: Tensor, index: Tensor, size: int) -> Tensor:

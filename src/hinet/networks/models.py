@@ -151,6 +151,8 @@ class DenseFeatures(nn.Module):
 
 def check_size(*sizes: int) -> None:
     """Raise HiNetError if consecutive layers of these sizes do not fit into memory."""
+    if torch.empty(0).is_meta:  # only the shapes are wanted
+        return
     needed = sum(4 * before * after for before, after in itertools.pairwise(sizes))
     shape = " x ".join(f"{size:,}" for size in sizes)
     require_memory(needed, f"a feature network of {shape} weights takes {needed / GB:.2f} GB", "lower the width")
@@ -177,6 +179,8 @@ class HiNet(nn.Module):
     def cost(self, rows: Any, targets: TargetBatch) -> Tensor:
         """Return the cost of every row, (b,)."""
         return self.head.cost(self.features(rows), targets)
+
+    forward = cost  # which DistributedDataParallel calls
 
     def option_scores(self, rows: Any) -> Tensor:
         """Return the log factor of every option, (options, b)."""
@@ -223,6 +227,8 @@ class FlattenNetwork(nn.Module):
         cost = -scores[targets.label_row, label]
         labels = torch.bincount(targets.label_row, minlength=targets.rows).clamp(min=1)
         return cost.new_zeros(targets.rows).index_add(0, targets.label_row, cost) / labels
+
+    forward = cost
 
 
 def count_output_parameters(network: HiNet | FlattenNetwork) -> int:

@@ -7,11 +7,10 @@ probabilities that cannot change an answer, and it cannot run the user's own net
 from __future__ import annotations
 
 import copy
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Self, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, Self, TypedDict
 
 import numpy as np
 import scipy.sparse as sp
@@ -27,7 +26,7 @@ from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, K, Predictor,
 from hinet.engine.training.relearning import OutputRows, relearned
 from hinet.errors import HiNetError
 from hinet.files import check_plain
-from hinet.files.schema import FINITE, LARGEST, Schema, check_arrays, floats
+from hinet.files.schema import FINITE, LARGEST, check_arrays, floats
 from hinet.networks.graph import Marginals, best_traces_to, downpour, marginals
 from hinet.networks.heads import HeadSettings, SiblingHead
 from hinet.networks.models import DenseFeatures, HiNet, SparseBag, SparseRows, batches, feature_layer, row_batch
@@ -36,69 +35,49 @@ from hinet.progress import EpochRecord, Progress
 from hinet.ragged import positions
 from hinet.taxonomy import Layers
 
-
-class SparseShape(TypedDict):
-    """Arguments of a sparse bag."""
-
-    kind: Literal["sparse"]
-    features: int
-    width: int
-    dropout: float
-    linear_share: float
+_FEATURES: dict[str, Any] = {"sparse": SparseBag, "dense": DenseFeatures}
 
 
-class DenseShape(TypedDict):
-    """Arguments of the perceptron for dense rows."""
+class FeatureShape(TypedDict):
+    """Arguments of a sparse bag or of the perceptron for dense rows; the user's own module must be given again."""
 
-    kind: Literal["dense"]
-    features: int
-    widths: list[int]
-    dropout: float
-
-
-class OwnShape(TypedDict):
-    """The user's own module, which must be given again."""
-
-    kind: Literal["own"]
+    kind: Literal["sparse", "dense", "own"]
+    features: NotRequired[int]
+    width: NotRequired[int]
+    widths: NotRequired[list[int]]
+    dropout: NotRequired[float]
+    linear_share: NotRequired[float]
 
 
 class NetworkShape(TypedDict):
     """Description of a network; ``head`` has the fields of ``HeadSettings``."""
 
-    features: SparseShape | DenseShape | OwnShape
+    features: FeatureShape
     width: int
     head: dict[str, Any]
 
 
-def _check_weights(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
+def _check_weights(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> None:
     """Raise HiNetError unless all weights are finite and those of the features have the described shapes."""
-    schema: Schema = {}
-    if shape["kind"] == "sparse":
-        schema = {"features.weight": floats(shape["features"], shape["width"]), "features.bias": floats(shape["width"])}
-        width = shape["width"]
-    elif shape["kind"] == "dense":
-        schema = _dense_schema(shape, len(arrays))
-        width = [shape["features"], *shape["widths"]][-1]
-    else:
-        width = metadata["width"]
-    check_arrays(arrays, schema, {})
-    read = next((name for name in ("head.weight", "head.from_features.0") if name in arrays), None)
-    if read is None or arrays[read].ndim != 2 or not metadata["width"] == width == arrays[read].shape[1] > 0:
+    shape, width = dict(metadata["features"]), metadata["width"]
+    kind = shape.pop("kind")
+    largest = FINITE if kind == "own" else LARGEST
+    check_arrays(
+        arrays,
+        {n: floats(*a.shape, low=-largest, high=largest) for n, a in arrays.items() if a.dtype.kind == "f"},
+        {},
+    )
+    if kind != "own":
+        if len(shape.get("widths", ())) > len(arrays):
+            raise HiNetError(f"{len(shape['widths']):,} feature layers need more than {len(arrays):,} arrays")
+        with torch.device("meta"):  # nothing is allocated before the shapes agree
+            features = _FEATURES[kind](**shape)
+        expected = {f"features.{name}": floats(*tensor.shape) for name, tensor in features.state_dict().items()}
+        check_arrays(arrays, expected, {})
+        width = features.width
+    read = arrays.get("head.weight", np.zeros(0))
+    if read.ndim != 2 or not metadata["width"] == width == read.shape[1] > 0:
         raise HiNetError(f"the weights do not fit the network: the head does not read {metadata['width']:,} units")
-    for name, array in arrays.items():
-        if array.dtype.kind == "f":
-            largest = FINITE if shape["kind"] == "own" else LARGEST
-            check_arrays({name: array}, {name: floats(*array.shape, low=-largest, high=largest)}, {})
-
-
-def _dense_schema(shape: Mapping[str, Any], arrays: int) -> Schema:
-    if 2 * len(shape["widths"]) > arrays:
-        raise HiNetError(f"{len(shape['widths']):,} feature layers are described, and there are {arrays:,} arrays")
-    sizes = list(itertools.pairwise([shape["features"], *shape["widths"]]))
-    named = [f"features.layers.{3 * number}" for number in range(len(sizes))]
-    pairs = list(zip(named, sizes, strict=True))
-    weights = {f"{name}.weight": floats(after, before) for name, (before, after) in pairs}
-    return weights | {f"{name}.bias": floats(after) for name, (_, after) in pairs}
 
 
 @dataclass(frozen=True)
@@ -176,9 +155,9 @@ class NetworkPredictor(Predictor):
             raise HiNetError("half precision is for models of the fused engine; save this one in full precision")
         network = self.model
         features: dict[str, Any] = {"kind": "own"}
-        if isinstance(network.features, (DenseFeatures, SparseBag)):
-            kind = "dense" if isinstance(network.features, DenseFeatures) else "sparse"
-            features = {"kind": kind, **network.features.shape()}
+        for kind, described in _FEATURES.items():
+            if isinstance(network.features, described):
+                features = {"kind": kind, **network.features.shape()}
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in network.state_dict().items()}
         return {"features": features, "width": network.head.width, "head": asdict(network.head.settings)}, arrays
 
@@ -208,17 +187,17 @@ class NetworkPredictor(Predictor):
         HiNetError
             If description, weights and taxonomy do not fit together. Nothing is built before the shapes agree.
         """
-        shape = dict(metadata["features"])
-        _check_weights(arrays, metadata, shape)
-        kind = shape.pop("kind")
-        features = network if kind == "own" else (DenseFeatures if kind == "dense" else SparseBag)(**shape)
-        model = HiNet(features, layers, metadata["width"], HeadSettings(**metadata["head"]))
-        for name, tensor in model.state_dict().items():
-            if name in arrays and f"torch.{arrays[name].dtype}" != str(tensor.dtype):
-                raise HiNetError(
-                    f"the array {name!r} has type {arrays[name].dtype}, the network expects {tensor.dtype}"
-                )
         try:
+            _check_weights(arrays, metadata)
+            shape = dict(metadata["features"])
+            kind = shape.pop("kind")
+            features = network if kind == "own" else _FEATURES[kind](**shape)
+            model = HiNet(features, layers, metadata["width"], HeadSettings(**metadata["head"]))
+            for name, tensor in model.state_dict().items():
+                if name in arrays and f"torch.{arrays[name].dtype}" != str(tensor.dtype):
+                    raise HiNetError(
+                        f"the array {name!r} has type {arrays[name].dtype}, the network expects {tensor.dtype}"
+                    )
             model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
         except (RuntimeError, TypeError) as error:
             raise HiNetError(f"the saved weights do not fit the network: {error}") from None
@@ -266,14 +245,9 @@ class NetworkPredictor(Predictor):
 
     def traces(self, rows: Any, k: int = 1) -> Found:
         """Return the ``k`` best traces of every row."""
-        layers = self.model.layers
+        layers, graph = self.model.layers, self.model.graph
         k = min(K.validate("k", k), layers.count_traces())
-        parts, log_p_parts = [], []
-        for scores in self._scores(rows, ways=1 if layers.is_tree else k):
-            traces = downpour(self.model.graph, scores, k)
-            parts.append(traces)
-            log_p_parts.append(_log_p_along(traces, scores))
-        return self._found(parts, log_p_parts)
+        return self._found(rows, lambda scores: downpour(graph, scores, k), ways=1 if layers.is_tree else k)
 
     def logits_along(self, rows: Any, targets: Targets) -> NDArray[np.float64]:
         """Return the log probabilities of all options of every choice on the way to targets, one per row."""
@@ -292,10 +266,8 @@ class NetworkPredictor(Predictor):
 
     def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
         """Return the probability of every node to be the label, (n, nodes), if it is at least ``least``."""
-        blocks = []
-        for batch in self._marginals(rows):
-            label = batch.label.T.cpu().numpy()
-            blocks.append(sp.csr_array(np.where(label >= least, label, 0)))
+        labels = (batch.label.T.cpu().numpy() for batch in self._marginals(rows))
+        blocks = [sp.csr_array(np.where(label >= least, label, 0)) for label in labels]
         empty = sp.csr_array((0, len(self.model.layers.taxonomy)))
         return sp.csr_array(sp.vstack([empty, *blocks], format="csr"))
 
@@ -308,20 +280,25 @@ class NetworkPredictor(Predictor):
         k = K.validate("k", k)
         layers, graph = self.model.layers, self.model.graph
         ends = torch.from_numpy(np.unique(layers.node[layers.ends]).astype(np.int64))
-        parts, log_p_parts, probability = [], [], [np.zeros(0)]
-        for scores in self._scores(rows):
-            probabilities, best = marginals(graph, scores).label[ends].sort(dim=0, descending=True, stable=True)
-            traces = best_traces_to(graph, scores, ends[best[:k]])
-            parts.append(traces)
-            log_p_parts.append(_log_p_along(traces, scores))
-            probability.append(probabilities[:k].T.reshape(-1).double().numpy())
-        return FoundLabels(self._found(parts, log_p_parts), np.concatenate(probability))
+        probability = [np.zeros(0)]
 
-    def _found(self, parts: list[Traces], log_p: list[NDArray[np.float64]]) -> Found:
-        """Return the traces of all batches; every option was scored."""
+        def best_labels(scores: Tensor) -> Traces:
+            probabilities, best = marginals(graph, scores).label[ends].sort(dim=0, descending=True, stable=True)
+            probability.append(probabilities[:k].T.reshape(-1).double().numpy())
+            return best_traces_to(graph, scores, ends[best[:k]])
+
+        found = self._found(rows, best_labels)
+        return FoundLabels(found, np.concatenate(probability))
+
+    def _found(self, rows: Any, answer: Callable[[Tensor], Traces], ways: int = 1) -> Found:
+        """Return the traces that ``answer`` gives for the scores of each batch; every option was scored."""
+        parts, log_p = [], [np.zeros(0)]
+        for scores in self._scores(rows, ways):
+            parts.append(answer(scores))
+            log_p.append(_log_p_along(parts[-1], scores))
         traces = Traces.joined(self.model.layers, parts)
         touched = np.full(len(traces), len(self.model.layers.option_neuron), np.int64)
-        return Found(traces, np.concatenate([np.zeros(0), *log_p]), touched)
+        return Found(traces, np.concatenate(log_p), touched)
 
     def deepest_confident(self, rows: Any, min_probability: float) -> FoundNodes:
         """Return the deepest node whose probability is at least ``min_probability``, or a top node if there is none."""

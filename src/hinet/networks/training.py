@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import torch
@@ -24,9 +24,10 @@ from hinet.data.matrices import check_rows, is_sparse, validate_weights
 from hinet.encoders.torch_runtime import default_device, torch_threads
 from hinet.engine import EngineSettings, ValidationRows
 from hinet.engine.settings import plan_memory
+from hinet.engine.training.jobs import Best, Done
 from hinet.errors import HiNetError
 from hinet.metrics import accuracy
-from hinet.networks.graph import TargetBatch, Targets
+from hinet.networks.graph import Targets
 from hinet.networks.heads import HeadSettings, default
 from hinet.networks.models import (
     DROPOUT,
@@ -39,7 +40,7 @@ from hinet.networks.models import (
     predict_traces,
     row_batch,
 )
-from hinet.parameters import NONE, SEED, Rules, real, validate_fields, whole
+from hinet.parameters import NONE, SEED, real, rules_of, validate_fields, whole
 from hinet.progress import EpochRecord, Progress, SilentProgress
 
 INITIAL_ACCUMULATOR = 1e-2  # initial sum of row-wise Adagrad; much smaller values make the first steps huge
@@ -47,29 +48,8 @@ MIN_STEPS = 400  # training steps on few rows
 MAX_EPOCHS = 200
 DENSE_DROPOUT = 0.1
 DENSE_RATE = 3e-3
+NOTHING_DONE = Done()
 FEW_PRODUCTS = 50_000_000  # multiplications per batch below which one thread is faster than several
-_RULES: Rules = {
-    "epochs": whole(1),
-    "batch": whole(1),
-    "dense_rate": real(above=0),
-    "sparse_rate": real(above=0),
-    "weight_decay": real(0),
-    "warm_up": real(0, 1),
-    "patience": whole(1) | NONE,
-    "seed": SEED,
-}
-
-
-class _Cost(nn.Module):
-    """The cost of rows as the output of a module, as DistributedDataParallel needs it."""
-
-    def __init__(self, network: Any) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, rows: Any, targets: TargetBatch) -> Tensor:
-        costs: Tensor = self.network.cost(rows, targets)
-        return costs
 
 
 class Processes:
@@ -80,24 +60,23 @@ class Processes:
         self.rank = distributed.get_rank() if is_one_of_many else 0
         self.count = distributed.get_world_size() if is_one_of_many else 1
 
-    def joined(self, network: Any, device: str) -> nn.Module:
+    def joined(self, network: nn.Module, device: str) -> nn.Module:
         """Return a module that computes the cost of rows and averages dense gradients over all processes.
 
         All processes start from the weights of the first.
         """
-        cost = _Cost(network)
         if self.count == 1:
-            return cost
-        sparse = {id(parameter) for parameter in sparse_weights(network)}
-        unused = [name for name, each in cost.named_parameters() if id(each) in sparse or not each.numel()]
-        for name, parameter in cost.named_parameters():
-            if name in unused and parameter.numel():
-                distributed.broadcast(parameter.data, 0)
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(cost, unused)  # type: ignore[no-untyped-call]
-        if all(name in unused or not each.requires_grad for name, each in cost.named_parameters()):
-            return cost
+            return network
+        sparse = sparse_weights(network)
+        for parameter in sparse:
+            distributed.broadcast(parameter.data, 0)
+        named, sparse_ids = dict(network.named_parameters()), {id(parameter) for parameter in sparse}
+        unused = [name for name, each in named.items() if id(each) in sparse_ids or not each.numel()]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(network, unused)  # type: ignore[no-untyped-call]
+        if all(name in unused or not each.requires_grad for name, each in named.items()):
+            return network
         devices = [device] if device.startswith("cuda") else None
-        return DistributedDataParallel(cost, devices, broadcast_buffers=False, find_unused_parameters=True)
+        return DistributedDataParallel(network, devices, broadcast_buffers=False, find_unused_parameters=True)
 
     def share(self, chosen: NDArray[np.int64]) -> tuple[slice, float]:
         """Return the rows of a batch that belong to this process, and the weight of their mean cost.
@@ -115,25 +94,25 @@ class Processes:
         if self.count == 1:
             return
         for parameter in parameters:
-            gradient = parameter.grad
-            if gradient is None or not gradient.is_sparse:
-                gradient = torch.sparse_coo_tensor(
-                    torch.zeros(1, 0, dtype=torch.int64, device=parameter.device),
-                    parameter.new_zeros(0, *parameter.shape[1:]),
-                    parameter.shape,
-                )
-            gradient = gradient.coalesce()
-            rows, values = _gather(gradient.indices()[0]), _gather(gradient.values())
-            mean = torch.sparse_coo_tensor(torch.cat(rows)[None], torch.cat(values) / self.count, parameter.shape)
-            parameter.grad = mean.coalesce()
+            own: tuple[Tensor, Tensor] | None = None
+            if parameter.grad is not None:
+                gradient = parameter.grad.coalesce().cpu()
+                own = gradient.indices(), gradient.values()
+            parts = [part for part in self._gather(own) if part is not None]
+            if parts:
+                rows, values = torch.cat([row for row, _ in parts], 1), torch.cat([value for _, value in parts])
+                mean = torch.sparse_coo_tensor(rows, values / self.count, parameter.shape, device=parameter.device)
+                parameter.grad = mean.coalesce()
 
     def mean(self, total: float) -> float:
         """Return the mean of a number over all processes."""
-        if self.count == 1:
-            return total
-        numbers: list[Any] = [None] * self.count
-        distributed.all_gather_object(numbers, total)
-        return float(sum(numbers)) / self.count
+        return total if self.count == 1 else float(sum(self._gather(total))) / self.count
+
+    def _gather(self, value: Any) -> list[Any]:
+        """Return the values of all processes."""
+        values: list[Any] = [None] * self.count
+        distributed.all_gather_object(values, value)
+        return values
 
 
 def sparse_weights(network: nn.Module) -> list[Tensor]:
@@ -145,33 +124,23 @@ def sparse_weights(network: nn.Module) -> list[Tensor]:
     ]
 
 
-def _gather(tensor: Tensor) -> list[Tensor]:
-    """Return the tensors of all processes, which may differ in length."""
-    counts = [torch.zeros(1, dtype=torch.int64, device=tensor.device) for _ in range(distributed.get_world_size())]
-    distributed.all_gather(counts, torch.tensor([len(tensor)], device=tensor.device))
-    padded = tensor.new_zeros(max(int(count) for count in counts), *tensor.shape[1:])
-    padded[: len(tensor)] = tensor
-    parts = [torch.empty_like(padded) for _ in counts]
-    distributed.all_gather(parts, padded)
-    return [part[: int(count)] for part, count in zip(parts, counts, strict=True)]
-
-
 @dataclass(frozen=True)
 class TrainingSettings:
     """How to train; the learning rates rise during a short warm-up, then decay linearly to zero."""
 
-    epochs: int = 20
-    batch: int = 64
-    dense_rate: float = 1e-3  # AdamW, for everything but the sparse bag
-    sparse_rate: float = 8.0  # row-wise Adagrad, for the sparse bag
-    weight_decay: float = 0.0
-    warm_up: float = 0.05  # share of the steps during which the rates rise
-    patience: int | None = None  # epochs without a better validation score after which to stop
-    seed: int = 0
+    epochs: Annotated[int, whole(1)] = 20
+    batch: Annotated[int, whole(1)] = 64
+    dense_rate: Annotated[float, real(above=0)] = 1e-3  # AdamW, for everything but the sparse bag
+    sparse_rate: Annotated[float, real(above=0)] = 8.0  # row-wise Adagrad, for the sparse bag
+    weight_decay: Annotated[float, real(0)] = 0.0
+    warm_up: Annotated[float, real(0, 1)] = 0.05  # share of the steps during which the rates rise
+    # Epochs without a better validation score after which to stop.
+    patience: Annotated[int | None, whole(1) | NONE] = None
+    seed: Annotated[int, SEED] = 0
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        validate_fields(self, _RULES)
+        validate_fields(self, rules_of(TrainingSettings))
 
 
 def train(
@@ -198,29 +167,68 @@ def train(
     """
     settings, progress = settings or TrainingSettings(), progress or SilentProgress()
     _check(network, rows, targets)
-    epochs = _Epochs(network, rows, targets, settings, sample_weight, progress)
-    history: list[EpochRecord] = []
-    best: tuple[float, int, dict[str, Tensor]] | None = None
+    job = _NetworkJob(network, rows, targets, settings, sample_weight)
     progress.started(settings.epochs, len(targets))
     try:
-        for epoch in range(1, settings.epochs + 1):
-            start = time.perf_counter()
-            cost = epochs.run()
-            network.eval()
-            score = validate() if validate is not None else None
-            seconds = time.perf_counter() - start
-            history.append(EpochRecord(epoch, settings.epochs, cost, score, seconds, epochs.steps.rate))
-            progress.epoch_done(history[-1])
-            if score is not None and score == score and (best is None or score > best[0]):
-                best = score, epoch, copy.deepcopy(network.state_dict())
-            if best is not None and settings.patience is not None and epoch - best[1] >= settings.patience:
-                break
+        return list(train_epochs(job, settings.patience, validate, progress, progress.advanced).records)
     finally:
         network.eval()
+
+
+class EpochJob(Protocol):
+    """Training that :func:`train_epochs` runs."""
+
+    name: str
+    epochs: int
+
+    @property
+    def rate_share(self) -> float:
+        """Learning rate after an epoch, as a share of the full rate."""
+
+    def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
+        """Train for one epoch and return the mean cost; ``advance`` takes numbers of finished rows and may raise."""
+
+    def best_state(self) -> Any:
+        """Return what :meth:`restore` needs to return to the current epoch."""
+
+    def restore(self, state: Any) -> None:
+        """Return to the weights of another epoch."""
+
+
+def train_epochs(
+    job: EpochJob,
+    patience: int | None,
+    validate: Callable[[], float | None] | None,
+    progress: Progress,
+    advance: Callable[[int], None],
+    done: Done = NOTHING_DONE,
+    save: Callable[[Done], None] | None = None,
+) -> Done:
+    """Train the remaining epochs of a job and restore the weights of the best one, even if training is interrupted.
+
+    ``advance`` is called with numbers of finished rows, and ``save`` with all finished epochs after each of them.
+    """
+    try:
+        for epoch in range(len(done.records), job.epochs):
+            best = done.best
+            if best is not None and patience is not None and epoch - best.epoch > patience:
+                break
+            start = time.perf_counter()
+            cost = job.run_epoch(epoch, advance)
+            score = validate() if validate is not None else None
+            seconds = time.perf_counter() - start
+            record = EpochRecord(epoch + 1, job.epochs, cost, score, seconds, job.rate_share, job.name)
+            if score is not None and score == score and (best is None or score > best.score):
+                best = Best(score, epoch, copy.deepcopy(job.best_state()))
+            done = Done((*done.records, record), best)
+            if save is not None:
+                save(done)
+            progress.epoch_done(record)
+    finally:
         progress.finished()
-        if best is not None:  # even if training was interrupted
-            network.load_state_dict(best[2])
-    return history
+        if done.best is not None:
+            job.restore(done.best.state)
+    return done
 
 
 def _check(network: HiNet | FlattenNetwork, rows: Any, targets: Targets) -> None:
@@ -235,27 +243,39 @@ def _check(network: HiNet | FlattenNetwork, rows: Any, targets: Targets) -> None
         raise HiNetError("the network and the targets have different layers; build both from the same Layers")
 
 
-class _Epochs:
-    """Passes over the training rows, each in another order."""
+class _NetworkJob:
+    """Passes over the training rows, each in another order, with two optimisers and a decaying learning rate."""
+
+    name = ""
 
     def __init__(
         self, network: HiNet | FlattenNetwork, rows: Any, targets: Targets, settings: TrainingSettings,
-        sample_weight: NDArray[np.floating[Any]] | None, progress: Progress,
+        sample_weight: NDArray[np.floating[Any]] | None,
     ) -> None:  # fmt: skip
         self._processes = Processes()
         torch.manual_seed(settings.seed + self._processes.rank)  # seeds dropout
         self._random = np.random.default_rng(settings.seed)
         self._network, self._rows, self._targets = network, rows, targets
-        self._settings, self._progress = settings, progress
+        self._settings, self.epochs = settings, settings.epochs
         network.to(settings.device)
         network.learn_prior(targets)
         self._cost = self._processes.joined(network, settings.device)
-        self.steps = _Steps(network, settings, self._processes, batches=-(-len(targets) // settings.batch))
         self._weights = torch.ones(len(targets))
         if sample_weight is not None:
             self._weights = torch.from_numpy(validate_weights(sample_weight, len(targets))).float()
+        self._sparse = sparse_weights(network)
+        sparse_ids = {id(parameter) for parameter in self._sparse}
+        dense = [p for p in network.parameters() if id(p) not in sparse_ids and p.requires_grad and p.numel()]
+        self._optimisers: list[tuple[torch.optim.Optimizer, float]] = []
+        if dense:
+            adam = torch.optim.AdamW(dense, lr=settings.dense_rate, weight_decay=settings.weight_decay)
+            self._optimisers.append((adam, settings.dense_rate))
+        if self._sparse:
+            self._optimisers.append((RowAdagrad(self._sparse, lr=settings.sparse_rate), settings.sparse_rate))
+        self._done, self._total = 0, settings.epochs * -(-len(targets) // settings.batch)  # steps
+        self.rate_share = 0.0  # of the last step
 
-    def run(self) -> float:
+    def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
         """Train on all rows once and return their mean cost."""
         size, device = self._settings.batch, self._settings.device
         self._network.train()
@@ -271,33 +291,16 @@ class _Epochs:
             cost = (costs * self._weights[chosen].to(device)).mean() * share
             if not cost.isfinite():
                 raise HiNetError("the cost is no longer finite; lower the learning rates or scale the features")
-            self.steps.descend(cost)
+            self._descend(cost)
             total += float(cost.detach()) * len(joint)
-            self._progress.advanced(len(joint))
+            advance(len(joint))
+        self._network.eval()
         return self._processes.mean(total) / len(order)
 
-
-class _Steps:
-    """The optimisers and their learning rate: a short warm-up, then a decay to zero."""
-
-    def __init__(self, network: nn.Module, settings: TrainingSettings, processes: Processes, batches: int) -> None:
-        sparse = sparse_weights(network)
-        self._processes, self._sparse = processes, sparse
-        sparse_ids = {id(parameter) for parameter in sparse}
-        dense = [p for p in network.parameters() if id(p) not in sparse_ids and p.requires_grad and p.numel()]
-        self._optimisers: list[tuple[torch.optim.Optimizer, float]] = []
-        if dense:
-            adam = torch.optim.AdamW(dense, lr=settings.dense_rate, weight_decay=settings.weight_decay)
-            self._optimisers.append((adam, settings.dense_rate))
-        if sparse:
-            self._optimisers.append((RowAdagrad(sparse, lr=settings.sparse_rate), settings.sparse_rate))
-        self._done, self._total, self._warm_up = 0, settings.epochs * batches, settings.warm_up
-        self.rate = 0.0  # rate of the last step, as a share of the full rates
-
-    def descend(self, cost: Tensor) -> None:
-        """Take a step down the gradient of ``cost``."""
-        share = self._done / self._total
-        self.rate = min(1.0, (share + 1e-3) / (self._warm_up + 1e-3)) * (1.0 - share)
+    def _descend(self, cost: Tensor) -> None:
+        """Take a step down the gradient of ``cost``; the rate has a short warm-up, then decays to zero."""
+        share, warm_up = self._done / self._total, self._settings.warm_up
+        self.rate_share = min(1.0, (share + 1e-3) / (warm_up + 1e-3)) * (1.0 - share)
         self._done += 1
         if not cost.requires_grad:  # a taxonomy without a choice
             return
@@ -307,8 +310,16 @@ class _Steps:
         self._processes.exchange_sparse(self._sparse)
         for optimiser, full in self._optimisers:
             for group in optimiser.param_groups:
-                group["lr"] = full * self.rate
+                group["lr"] = full * self.rate_share
             optimiser.step()
+
+    def best_state(self) -> Mapping[str, Tensor]:
+        """Return the weights."""
+        return self._network.state_dict()
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Set the weights."""
+        self._network.load_state_dict(state)
 
 
 class RowAdagrad(torch.optim.Optimizer):

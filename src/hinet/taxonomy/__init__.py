@@ -1,56 +1,31 @@
 """The user's hierarchy: read from a file, checked, and converted to layers of neurons."""
 
-from hinet.taxonomy.arff import Arff
-from hinet.taxonomy.changes import TaxonomyChange
-from hinet.taxonomy.check import Report, check, draw
-from hinet.taxonomy.draft import (
-    PATH_MARK,
-    PATH_SEP,
-    Problem,
-    TaxonomyFormat,
-    as_id,
-    has_paths,
-    last_name,
-    path_id,
-    split_path,
-    strip_padding,
-)
-from hinet.taxonomy.formats import FORMATS, read_draft
-from hinet.taxonomy.layers import STOP, Layer, Layers
-from hinet.taxonomy.nested_json import NestedJson
-from hinet.taxonomy.obo import Obo
-from hinet.taxonomy.skos import Skos
-from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
-from hinet.taxonomy.text_formats import Edges, IdPaths, LabelPaths, Table
-
-__all__ = [
-    "FORMATS",
-    "PATH_MARK",
-    "PATH_SEP",
-    "STOP",
-    "VIRTUAL_ROOT",
-    "Arff",
-    "Edges",
-    "IdPaths",
-    "LabelPaths",
-    "Layer",
-    "Layers",
-    "NestedJson",
-    "Obo",
-    "Problem",
-    "Report",
-    "Skos",
-    "Table",
-    "Taxonomy",
-    "TaxonomyChange",
-    "TaxonomyFormat",
-    "as_id",
-    "check",
-    "draw",
-    "has_paths",
-    "last_name",
-    "path_id",
-    "read_draft",
-    "split_path",
-    "strip_padding",
-]
+from hinet.taxonomy.arff import Arff as Arff
+from hinet.taxonomy.changes import TaxonomyChange as TaxonomyChange
+from hinet.taxonomy.check import Report as Report
+from hinet.taxonomy.check import check as check
+from hinet.taxonomy.check import draw as draw
+from hinet.taxonomy.draft import PATH_MARK as PATH_MARK
+from hinet.taxonomy.draft import PATH_SEP as PATH_SEP
+from hinet.taxonomy.draft import Problem as Problem
+from hinet.taxonomy.draft import TaxonomyFormat as TaxonomyFormat
+from hinet.taxonomy.draft import as_id as as_id
+from hinet.taxonomy.draft import has_paths as has_paths
+from hinet.taxonomy.draft import last_name as last_name
+from hinet.taxonomy.draft import path_id as path_id
+from hinet.taxonomy.draft import split_path as split_path
+from hinet.taxonomy.draft import strip_padding as strip_padding
+from hinet.taxonomy.formats import FORMATS as FORMATS
+from hinet.taxonomy.formats import read_draft as read_draft
+from hinet.taxonomy.layers import STOP as STOP
+from hinet.taxonomy.layers import Layer as Layer
+from hinet.taxonomy.layers import Layers as Layers
+from hinet.taxonomy.nested_json import NestedJson as NestedJson
+from hinet.taxonomy.obo import Obo as Obo
+from hinet.taxonomy.skos import Skos as Skos
+from hinet.taxonomy.taxonomy import VIRTUAL_ROOT as VIRTUAL_ROOT
+from hinet.taxonomy.taxonomy import Taxonomy as Taxonomy
+from hinet.taxonomy.text_formats import Edges as Edges
+from hinet.taxonomy.text_formats import IdPaths as IdPaths
+from hinet.taxonomy.text_formats import LabelPaths as LabelPaths
+from hinet.taxonomy.text_formats import Table as Table

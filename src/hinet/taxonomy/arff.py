@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from hinet.errors import FileError, quoted
-from hinet.taxonomy.draft import Draft, TaxonomyFormat
+from hinet.taxonomy.draft import Draft, TaxonomyFormat, id_path_draft
 
 AttributeKind = Literal["number", "category", "text", "key", "hierarchy"]
 
@@ -170,15 +170,8 @@ def hierarchy_draft(path: str | Path, attribute: Attribute) -> Draft:
     if not paths or not all(map(all, paths)):
         bad = next((value for value, steps in zip(attribute.values, paths, strict=True) if not all(steps)), "")
         raise FileError(path, f"a step of the hierarchical attribute is empty: {quoted(bad)}", line=attribute.line)
-    edges: dict[tuple[str, str | None], None] = {}
-    if all(len(steps) == 2 for steps in paths) and any(steps[0] == ROOT for steps in paths):
-        edges = dict.fromkeys((child, parent) for parent, child in paths)
-    else:
-        top = ROOT if len({steps[0] for steps in paths}) == 1 else None
-        for steps in paths:
-            above = top
-            for length in range(1, len(steps) + 1):
-                node = SEPARATOR.join(steps[:length])
-                edges[node, above] = None
-                above = node
-    return Draft([node for node, _ in edges], [above for _, above in edges], [attribute.line] * len(edges))
+    if not (all(len(steps) == 2 for steps in paths) and any(steps[0] == ROOT for steps in paths)):  # a tree
+        top = (ROOT,) if len({steps[0] for steps in paths}) == 1 else ()
+        prefixes = ([SEPARATOR.join(steps[:length]) for length in range(1, len(steps) + 1)] for steps in paths)
+        paths = [(*top, *nodes) for nodes in prefixes]
+    return id_path_draft(paths, [attribute.line] * len(paths))

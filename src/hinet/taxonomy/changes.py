@@ -15,7 +15,6 @@ from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
 ADDED = -1  # old position of an added node
 
-_UNKNOWN = -2  # parent that is not in the old taxonomy
 _EXAMPLES = 3
 
 
@@ -80,19 +79,16 @@ class TaxonomyChange:
     @cached_property
     def has_moved(self) -> Bools:
         """(nodes of new,) Whether a node has other parents than in ``old``."""
-        size = len(self.old)
+        size = len(self.new)
         parent, child = _edges(self.old)
-        old_edges = (parent - _UNKNOWN) * size + child
+        child = self.new_position[child]
+        parent = np.append(self.new_position, size)[parent]  # -1 for a removed node, ``size`` for the root
+        old_edges = ((parent + 1) * size + child)[child >= 0]
         parent, child = _edges(self.new)
-        kept = self.old_position != ADDED
-        parent, child = parent[kept[child]], child[kept[child]]
-        old_parent = np.where(kept[parent], self.old_position[parent], _UNKNOWN)
-        old_parent[parent == VIRTUAL_ROOT] = VIRTUAL_ROOT
-        new_edges = (old_parent - _UNKNOWN) * size + self.old_position[child]
-        differs = np.zeros(size, bool)
-        differs[np.setxor1d(old_edges, new_edges) % size] = True
-        moved = np.zeros(len(self.new), bool)
-        moved[kept] = differs[self.old_position[kept]]
+        parent = np.where(parent == VIRTUAL_ROOT, size, parent)
+        new_edges = ((parent + 1) * size + child)[self.old_position[child] != ADDED]
+        moved = np.zeros(size, bool)
+        moved[np.setxor1d(old_edges, new_edges) % size] = True
         if self.new.root != VIRTUAL_ROOT:
             moved[self.new.root] = False
         return moved

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,15 @@ class Problem:
     path: str | None = None  # the file of the line, if not that of the hierarchy
 
 
+class Link(NamedTuple):
+    """A declared node with one of its parents, and its attributes."""
+
+    node: str
+    parent: str | None
+    line: int | None
+    attributes: Mapping[str, str]
+
+
 @dataclass(frozen=True)
 class Draft:
     """Links (node, parent) in the order of the source, not yet checked.
@@ -66,6 +75,21 @@ class Draft:
     declares_nodes: bool = False
     repeats_allowed: bool = True
     problems: tuple[Problem, ...] = ()  # found while parsing the source
+
+    @classmethod
+    def declared(cls, links: Sequence[Link], problems: Sequence[Problem] = ()) -> Draft:
+        """Return a draft in which a node must be declared; attributes that are empty for all nodes are left out."""
+        names = dict.fromkeys(name for link in links for name in link.attributes)
+        columns = {name: [link.attributes.get(name, "") for link in links] for name in names}
+        return cls(
+            nodes=[link.node for link in links],
+            parents=[link.parent for link in links],
+            lines=[link.line for link in links if link.line is not None] or None,
+            attributes={name: column for name, column in columns.items() if any(column)},
+            declares_nodes=True,
+            repeats_allowed=False,
+            problems=tuple(problems),
+        )
 
 
 class TaxonomyFormat:
@@ -129,33 +153,147 @@ def split_terms(cell: str) -> list[str]:
 
 def resolve(draft: Draft) -> Graph:
     """Check a draft and return its graph with all problems; invalid links are left out."""
-    problems = [*draft.problems, *_bad_ids(draft)]
-    ids = tuple(name for name in dict.fromkeys(_names_in_order(draft)) if name)
-    index = {name: number for number, name in enumerate(ids)}
+    return _Resolution(draft).graph()
 
-    child = np.array([index.get(name, -1) for name in draft.nodes], np.int64)
-    parent = np.array([_NONE if name is None else index.get(name, _UNKNOWN) for name in draft.parents], np.int64)
-    problems += _self_parents(draft, child, parent)
-    problems += _unknown_parents(draft, ids, np.flatnonzero(parent == _UNKNOWN))
-    problems += _repeated_links(draft, child, parent)
-    first_link = _first_links(child, len(ids))
-    attributes, conflicts = _attributes(draft, child, first_link)
-    problems += conflicts
-    problems += _both_top_and_child(draft, child, parent)
 
-    edges = np.flatnonzero((child >= 0) & (parent >= 0))
-    edges = edges[_first_of_pairs(parent[edges], child[edges])]
-    edges = edges[np.lexsort((child[edges], parent[edges]))]
-    edge_parent, edge_child = parent[edges].astype(np.int32), child[edges].astype(np.int32)
-    problems += _cycles(draft, ids, edge_parent, edge_child, edges)
-    return Graph(
-        ids,
-        edge_parent,
-        edge_child,
-        first_link,
-        attributes,
-        tuple(sorted(problems, key=lambda problem: (problem.severity != "error", problem.line or 0))),
-    )
+class _Resolution:
+    """The links of a draft as positions in ``ids``, and the problems found so far."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft, self.problems = draft, [*draft.problems]
+        names: Iterable[str | None] = draft.nodes
+        if not draft.declares_nodes:
+            names = chain.from_iterable(zip(draft.parents, draft.nodes, strict=True))
+        self.ids = tuple(name for name in dict.fromkeys(names) if name)
+        index = {name: number for number, name in enumerate(self.ids)}
+        parents = (_NONE if name is None else index.get(name, _UNKNOWN) for name in draft.parents)
+        self.child = np.array([index.get(name, -1) for name in draft.nodes], np.int64)
+        self.parent = np.fromiter(parents, np.int64, len(draft.parents))
+        self.declared = np.flatnonzero(self.child >= 0)  # links with a node
+        self.first_link = np.full(len(self.ids), -1, np.int64)
+        self.first_link[self.child[self.declared[::-1]]] = self.declared[::-1]
+
+    def graph(self) -> Graph:
+        """Return the graph with all problems."""
+        self._check_names()
+        self._check_self_parents()
+        self._check_unknown_parents()
+        self._check_repeated_links()
+        attributes = {name: self._attribute(name, cells) for name, cells in self.draft.attributes.items()}
+        self._check_tops()
+        edges = self.declared[self.parent[self.declared] >= 0]
+        edges = edges[_first_of_pairs(self.parent[edges], self.child[edges])]
+        edges = edges[np.lexsort((self.child[edges], self.parent[edges]))]
+        edge_parent, edge_child = self.parent[edges].astype(np.int32), self.child[edges].astype(np.int32)
+        self._check_cycles(edge_parent, edge_child, edges)
+        problems = sorted(self.problems, key=lambda problem: (problem.severity != "error", problem.line or 0))
+        return Graph(self.ids, edge_parent, edge_child, self.first_link, attributes, tuple(problems))
+
+    def _report(self, link: int, code: str, message: str, *nodes: str, severity: Severity = "error") -> None:
+        line = None if self.draft.lines is None else self.draft.lines[link]
+        self.problems.append(Problem(severity, code, message, line, nodes))
+
+    def _check_names(self) -> None:
+        draft = self.draft
+        for link, name in enumerate(draft.nodes):
+            if not name.strip():
+                self._report(link, "empty-id", "the node id is empty; give every node an id")
+        if draft.lines is None:  # text from a file was checked when it was read
+            named = {*draft.nodes, *(p for p in draft.parents if p), *chain.from_iterable(draft.attributes.values())}
+            for name in sorted(name for name in named if not is_writable(name)):
+                message = f"{quoted(name)} {UNWRITABLE}"
+                self.problems.append(Problem("error", "bad-character", message, None, (name,)))
+
+    def _check_self_parents(self) -> None:
+        """Report and unlink nodes that are their own parents; a single one at the top only marks the root."""
+        child, parent = self.child, self.parent
+        own = np.flatnonzero((child == parent) & (child >= 0))
+        others = (child >= 0) & (parent >= 0) & (child != parent)
+        has_parent = np.zeros(len(self.ids), bool)
+        has_parent[child[others]] = True
+        is_root = len(own) == 1 and np.array_equal(np.flatnonzero(~has_parent), child[own]) and bool(others.any())
+        parent[own] = _NONE if is_root else _REFUSED
+        severity: Severity = "warning" if is_root else "error"
+        remedy = "read as the mark of the root" if is_root else "leave the parent empty or name another"
+        for link in own.tolist():
+            name = self.draft.nodes[link]
+            self._report(link, "self-parent", f"{quoted(name)} is its own parent; {remedy}", name, severity=severity)
+
+    def _check_unknown_parents(self) -> None:
+        draft, links = self.draft, np.flatnonzero(self.parent == _UNKNOWN).tolist()
+        missing = {draft.parents[link] for link in links}
+        for count, link in enumerate(links):
+            node, name = draft.nodes[link], draft.parents[link] or ""
+            hint = _parent_hint(name, self.ids, only_one=len(missing) == 1) if count < MAX_SUGGESTIONS else ""
+            message = f"the parent {quoted(name)} of {quoted(node)} is not among the nodes{hint}"
+            self._report(link, "unknown-parent", message, node, name)
+
+    def _check_repeated_links(self) -> None:
+        draft, links = self.draft, self.declared
+        if draft.repeats_allowed and draft.lines is None:
+            return
+        severity: Severity = "warning" if draft.repeats_allowed else "error"
+        code, what = ("repeated-edge", "edge") if draft.repeats_allowed else ("duplicate-id", "id")
+        for link in links[~_first_of_pairs(self.parent[links], self.child[links])].tolist():
+            name, parent = draft.nodes[link], draft.parents[link]
+            under = f" under {quoted(parent)}" if parent else ""
+            message = f"duplicate {what}: {quoted(name)}{under} was declared before; remove one"
+            self._report(link, code, message, name, severity=severity)
+
+    def _attribute(self, name: str, cells: Sequence[str]) -> tuple[str, ...]:
+        """Return an attribute of every node, from the first link that has it; report links that contradict it."""
+        column = [cells[link] if link >= 0 else "" for link in self.first_link.tolist()]
+        links = self.declared
+        for link in links[self.first_link[self.child[links]] != links].tolist():
+            node, before, now = self.draft.nodes[link], cells[self.first_link[self.child[link]]], cells[link]
+            if before and now and before != now:
+                message = (
+                    f"duplicate id: {quoted(node)} has {name} {quoted(now)} here and {quoted(before)} above; "
+                    "give each node its own id"
+                )
+                self._report(link, "duplicate-id", message, node)
+            column[self.child[link]] = column[self.child[link]] or now
+        return tuple(column)
+
+    def _check_tops(self) -> None:
+        """Report nodes that are declared with a parent and without one."""
+        if not self.draft.declares_nodes:
+            return
+        is_top = self.parent[self.declared] == _NONE
+        tops, others = self.declared[is_top], self.declared[~is_top]
+        for link in tops[np.isin(self.child[tops], self.child[others])].tolist():
+            name = self.draft.nodes[link]
+            message = f"{quoted(name)} is here without a parent and elsewhere with one; keep one"
+            self._report(link, "duplicate-id", message, name)
+
+    def _check_cycles(self, edge_parent: Ints, edge_child: Ints, edge_link: Ints) -> None:
+        """Report the cycles: a node without a depth has such a parent, so following parents leads into a cycle."""
+        unplaced = longest_depth(len(self.ids), edge_parent, edge_child) < 0
+        edges_inside = np.flatnonzero(unplaced[edge_parent])[::-1]
+        parent_edge = np.full(len(self.ids), -1, np.int64)  # the edge to follow upwards
+        parent_edge[edge_child[edges_inside]] = edges_inside
+        visit = np.full(len(self.ids), -1, np.int64)
+        for start in np.flatnonzero(unplaced).tolist():
+            node = start
+            while visit[node] < 0:
+                visit[node] = start
+                node = int(edge_parent[parent_edge[node]])
+            if visit[node] == start:
+                edges = [int(parent_edge[node])]
+                while (above := int(edge_parent[edges[-1]])) != node:
+                    edges.append(int(parent_edge[above]))
+                self._report_cycle(edge_child[edges[::-1]].tolist(), edge_link[edges].tolist())
+
+    def _report_cycle(self, cycle: list[int], links: list[int]) -> None:
+        """Report a cycle of nodes, parent before child like in all paths."""
+        first = cycle.index(min(cycle))
+        names = tuple(self.ids[node] for node in cycle[first:] + cycle[:first])
+        ellipsis = ["…"] if len(names) > _MAX_CYCLE_SHOWN else []
+        path = " > ".join([*names[:_MAX_CYCLE_SHOWN], *ellipsis, names[0]])
+        lines = sorted({self.draft.lines[link] for link in links}) if self.draft.lines else []
+        where = f" (line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:_MAX_CYCLE_SHOWN]))})" if lines else ""
+        message = f"cycle of {len(names)}: {path}{where}; remove one of these links"
+        self.problems.append(Problem("error", "cycle", message, lines[0] if lines else None, names))
 
 
 def longest_depth(size: int, edge_parent: Ints, edge_child: Ints) -> NDArray[np.int32]:
@@ -177,65 +315,12 @@ def longest_depth(size: int, edge_parent: Ints, edge_child: Ints) -> NDArray[np.
     return depth
 
 
-def _problem(draft: Draft, link: int, code: str, message: str, *nodes: str, severity: Severity = "error") -> Problem:
-    return Problem(severity, code, message, None if draft.lines is None else draft.lines[link], nodes)
-
-
-def _names_in_order(draft: Draft) -> Iterable[str | None]:
-    if draft.declares_nodes:
-        return draft.nodes
-    return chain.from_iterable(zip(draft.parents, draft.nodes, strict=True))
-
-
-def _self_parents(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
-    """Report and unlink nodes that are their own parents; a single one at the top only marks the root."""
-    own = np.flatnonzero((child == parent) & (child >= 0))
-    if not len(own):
-        return []
-    others = (child >= 0) & (parent >= 0) & (child != parent)
-    has_parent = np.zeros(int(max(child.max(), parent.max())) + 1, bool)
-    has_parent[child[others]] = True
-    is_root = len(own) == 1 and np.array_equal(np.flatnonzero(~has_parent), child[own]) and bool(others.any())
-    parent[own] = _NONE if is_root else _REFUSED
-    severity: Severity = "warning" if is_root else "error"
-    remedy = "read as the mark of the root" if is_root else "leave the parent empty or name another"
-    return [
-        _problem(draft, link, "self-parent", f"{quoted(name)} is its own parent; {remedy}", name, severity=severity)
-        for link in own.tolist()
-        for name in [draft.nodes[link]]
-    ]
-
-
-def _bad_ids(draft: Draft) -> list[Problem]:
-    problems = [
-        _problem(draft, link, "empty-id", "the node id is empty; give every node an id")
-        for link, name in enumerate(draft.nodes)
-        if not name.strip()
-    ]
-    if draft.lines is None:  # text from a file was checked when it was read
-        named = {*draft.nodes, *(p for p in draft.parents if p), *chain.from_iterable(draft.attributes.values())}
-        bad = sorted(name for name in named if not is_writable(name))
-        problems += [Problem("error", "bad-character", f"{quoted(name)} {UNWRITABLE}", None, (name,)) for name in bad]
-    return problems
-
-
 def is_writable(name: str) -> bool:
     """Return whether a text file can hold ``name``."""
     try:
         return "\0" not in name and len(name) <= MAX_NAME and bool(name.isascii() or name.encode())
     except UnicodeEncodeError:
         return False
-
-
-def _unknown_parents(draft: Draft, ids: Sequence[str], links: Ints) -> list[Problem]:
-    problems = []
-    missing = {draft.parents[link] for link in links}
-    for count, link in enumerate(links.tolist()):
-        name = draft.parents[link] or ""
-        hint = _parent_hint(name, ids, only_one=len(missing) == 1) if count < MAX_SUGGESTIONS else ""
-        message = f"the parent {quoted(name)} of {quoted(draft.nodes[link])} is not among the nodes{hint}"
-        problems.append(_problem(draft, link, "unknown-parent", message, draft.nodes[link], name))
-    return problems
 
 
 def _parent_hint(name: str, ids: Sequence[str], *, only_one: bool) -> str:
@@ -254,105 +339,12 @@ def _parent_hint(name: str, ids: Sequence[str], *, only_one: bool) -> str:
     return "; add a row for it"
 
 
-def _repeated_links(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
-    if draft.repeats_allowed and draft.lines is None:
-        return []
-    severity: Severity = "warning" if draft.repeats_allowed else "error"
-    code, what = ("repeated-edge", "edge") if draft.repeats_allowed else ("duplicate-id", "id")
-    links = np.flatnonzero(child >= 0)
-    problems = []
-    for link in links[~_first_of_pairs(parent[links], child[links])].tolist():
-        name = draft.nodes[link]
-        under = f" under {quoted(draft.parents[link] or '')}" if draft.parents[link] else ""
-        message = f"duplicate {what}: {quoted(name)}{under} was declared before; remove one"
-        problems.append(_problem(draft, link, code, message, name, severity=severity))
-    return problems
-
-
-def _attributes(draft: Draft, child: Ints, first_link: Ints) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:
-    """Return the attributes of every node, each from the first link that has it, and links that contradict it."""
-    links = np.flatnonzero(child >= 0)
-    later = links[first_link[child[links]] != links].tolist()
-    columns, problems = {}, []
-    for name, cells in draft.attributes.items():
-        column = [cells[link] if link >= 0 else "" for link in first_link.tolist()]
-        for link in later:
-            node, before, now = draft.nodes[link], cells[first_link[child[link]]], cells[link]
-            if before and now and before != now:
-                message = (
-                    f"duplicate id: {quoted(node)} has {name} {quoted(now)} here and {quoted(before)} above; "
-                    "give each node its own id"
-                )
-                problems.append(_problem(draft, link, "duplicate-id", message, node))
-            column[child[link]] = column[child[link]] or now
-        columns[name] = tuple(column)
-    return columns, problems
-
-
-def _both_top_and_child(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
-    if not draft.declares_nodes:
-        return []
-    has_parent = np.zeros(int(child.max(initial=-1)) + 1, bool)
-    has_parent[child[(child >= 0) & (parent != _NONE)]] = True
-    message = "is here without a parent and elsewhere with one; keep one"
-    return [
-        _problem(draft, link, "duplicate-id", f"{quoted(draft.nodes[link])} {message}", draft.nodes[link])
-        for link in np.flatnonzero((child >= 0) & (parent == _NONE)).tolist()
-        if has_parent[child[link]]
-    ]
-
-
 def _first_of_pairs(left: Ints, right: Ints) -> NDArray[np.bool_]:
     """Mark the first occurrence of every pair."""
-    if not len(left):
-        return np.zeros(0, bool)
-    key = (left.astype(np.int64) + 3) * (int(right.max()) + 2) + right
-    first = np.zeros(len(key), bool)
+    first = np.zeros(len(left), bool)
+    key = (left.astype(np.int64) + 3) * (int(right.max(initial=0)) + 2) + right
     first[np.unique(key, return_index=True)[1]] = True
     return first
-
-
-def _first_links(child: Ints, size: int) -> NDArray[np.int64]:
-    first = np.full(size, -1, np.int64)
-    links = np.flatnonzero(child >= 0)
-    first[child[links[::-1]]] = links[::-1]
-    return first
-
-
-def _cycles(draft: Draft, ids: Sequence[str], edge_parent: Ints, edge_child: Ints, edge_link: Ints) -> list[Problem]:
-    """Report the cycles: a node without a depth has such a parent, so following parents leads into a cycle."""
-    unplaced = longest_depth(len(ids), edge_parent, edge_child) < 0
-    if not unplaced.any():
-        return []
-    edges_inside = np.flatnonzero(unplaced[edge_parent])[::-1]
-    parent_edge = np.full(len(ids), -1, np.int64)  # the edge to follow upwards
-    parent_edge[edge_child[edges_inside]] = edges_inside
-    visit = np.full(len(ids), -1, np.int64)
-    problems = []
-    for start in np.flatnonzero(unplaced).tolist():
-        node = start
-        while visit[node] < 0:
-            visit[node] = start
-            node = int(edge_parent[parent_edge[node]])
-        if visit[node] == start:
-            edges = [int(parent_edge[node])]
-            while (above := int(edge_parent[edges[-1]])) != node:
-                edges.append(int(parent_edge[above]))
-            links = [int(edge_link[edge]) for edge in edges]
-            problems.append(_cycle_problem(draft, ids, [int(edge_child[edge]) for edge in edges], links))
-    return problems
-
-
-def _cycle_problem(draft: Draft, ids: Sequence[str], upward: list[int], links: list[int]) -> Problem:
-    cycle = upward[::-1]  # parent before child, like all paths
-    first = cycle.index(min(cycle))
-    names = tuple(ids[node] for node in cycle[first:] + cycle[:first])
-    ellipsis = ["…"] if len(names) > _MAX_CYCLE_SHOWN else []
-    path = " > ".join([*names[:_MAX_CYCLE_SHOWN], *ellipsis, names[0]])
-    lines = sorted({draft.lines[link] for link in links}) if draft.lines else []
-    where = f" (line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:_MAX_CYCLE_SHOWN]))})" if lines else ""
-    message = f"cycle of {len(names)}: {path}{where}; remove one of these links"
-    return Problem("error", "cycle", message, lines[0] if lines else None, names)
 
 
 def as_id(value: Any) -> str:

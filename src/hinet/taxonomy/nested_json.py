@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hinet.errors import FileError, quoted
-from hinet.taxonomy.draft import MAX_PATH_ID, PATH_SEP, UNWRITABLE, Draft, TaxonomyFormat, is_writable, path_id
+from hinet.taxonomy.draft import MAX_PATH_ID, PATH_SEP, UNWRITABLE, Draft, Link, TaxonomyFormat, is_writable, path_id
 
 _TOKEN = re.compile(r'[ \t\n\r]*(?:("(?:[^"\\]|\\.)*")|([{}\[\],:])|([^ \t\n\r{}\[\],:"]+))')
 _START = re.compile(r"""\s*(?:\{\s*["}]|\[\s*["{\[\]\d])""")
@@ -53,36 +53,23 @@ class NestedJson(TaxonomyFormat):
         root = _parse(path, text)
         tops = [root] if root.kind == "{" else [value for _, value in root.items]
         described = any(_is_text(top.get(*_ID_KEYS, *_TITLE_KEYS)) for top in tops)
-        if described and root.kind == "[" and any(top.get(_PARENT) is not None for top in tops):
-            links = list(_walk_flat(path, root))
-        else:
-            links = list(_walk_listed(path, root) if described else _walk_named(path, root))
+        flat = root.kind == "[" and any(top.get(_PARENT) is not None for top in tops)
+        links = list(_walk_described(path, root, flat) if described else _walk_named(path, root))
         if not links:
             raise FileError(path, "the JSON holds no node; nest the nodes as objects", line=1)
         if described:  # a node of a DAG may be repeated, whole or by its id, under each of its parents
-            first_links: dict[tuple[str, str | None], _Link] = {}
+            first_links: dict[tuple[str, str | None], Link] = {}
             for link in links:
-                first_links.setdefault(link[:2], link)
+                first_links.setdefault((link.node, link.parent), link)
             links = list(first_links.values())
-        columns = dict.fromkeys(name for link in links for name in link[3])
-        return Draft(
-            nodes=[node for node, _, _, _ in links],
-            parents=[parent for _, parent, _, _ in links],
-            lines=[line for _, _, line, _ in links],
-            attributes={name: [link[3].get(name, "") for link in links] for name in columns},
-            declares_nodes=True,
-            repeats_allowed=False,
-        )
-
-
-_Link = tuple[str, str | None, int, dict[str, str]]
+        return Draft.declared(links)
 
 
 def _is_text(value: _Value | None) -> bool:
     return value is not None and not value.kind and isinstance(value.scalar, (str, int)) and value.scalar != ""
 
 
-def _walk_named(path: str | Path, root: _Value) -> Iterator[_Link]:
+def _walk_named(path: str | Path, root: _Value) -> Iterator[Link]:
     stack: list[tuple[_Value, str | None]] = [(root, None)]
     while stack:
         value, parent = stack.pop()
@@ -95,7 +82,7 @@ def _walk_named(path: str | Path, root: _Value) -> Iterator[_Link]:
             if not name.strip():
                 raise FileError(path, "the name of a node is empty; give every node a name", line=child.line)
             node = _path_id(path, parent, name, child.line)
-            yield node, parent, child.line, {"title": name}
+            yield Link(node, parent, child.line, {"title": name})
             if value.kind == "{" and child.kind:
                 inner.append((child, node))
             elif value.kind == "{" and child.scalar not in (None, ""):
@@ -107,7 +94,8 @@ def _walk_named(path: str | Path, root: _Value) -> Iterator[_Link]:
         stack.extend(reversed(inner))
 
 
-def _walk_listed(path: str | Path, root: _Value) -> Iterator[_Link]:
+def _walk_described(path: str | Path, root: _Value, flat: bool) -> Iterator[Link]:
+    """Yield the links of nodes with fields; in a ``flat`` list they name their parents, else their children."""
     stack: list[tuple[_Value, str | None]] = [(root, None)]
     while stack:
         value, parent = stack.pop()
@@ -116,36 +104,27 @@ def _walk_listed(path: str | Path, root: _Value) -> Iterator[_Link]:
             continue
         identifier = _field(path, value, _ID_KEYS)
         title = _field(path, value, _TITLE_KEYS) if value.kind else _text(path, value)
-        attributes = {} if title is None else {"title": title}
-        for key, child in value.items:
-            if not child.kind and key not in (*_ID_KEYS, *_TITLE_KEYS):
-                attributes[key] = _text(path, child)
-        if not identifier:
+        if flat:
+            if not identifier:
+                raise FileError(path, "a node has no id; nodes that name their parent need one", line=value.line)
+            parent = _field(path, value, (_PARENT,)) or None
+        elif not identifier:
             if not title or not title.strip():
                 raise FileError(path, "a node has neither an id nor a title; give it one", line=value.line)
             identifier = _path_id(path, parent, title, value.line)
-        yield identifier, parent, value.line, attributes
-        below = value.get(_CHILDREN)
+        attributes = {} if title is None else {"title": title}
+        used = {*_ID_KEYS, *_TITLE_KEYS}
+        if flat:  # only one key of each kind is used
+            used = {next((k for k in keys if value.get(k) is not None), "") for keys in (_ID_KEYS, _TITLE_KEYS)}
+        for key, child in value.items:
+            if not child.kind and key not in (*used, _PARENT, _CHILDREN):
+                attributes[key] = _text(path, child)
+        yield Link(identifier, parent, value.line, attributes)
+        below = None if flat else value.get(_CHILDREN)
         if below is not None and below.kind == "[":
             stack.append((below, identifier))
         elif below is not None and (below.kind or below.scalar is not None):
             raise FileError(path, f"the children of {quoted(identifier)} are not a list", line=below.line)
-
-
-def _walk_flat(path: str | Path, root: _Value) -> Iterator[_Link]:
-    for _, value in root.items:
-        identifier = _field(path, value, _ID_KEYS)
-        if not identifier:
-            raise FileError(path, "a node has no id; nodes that name their parent need one", line=value.line)
-        attributes = _attributes(path, value, _field(path, value, _TITLE_KEYS))
-        yield identifier, _field(path, value, (_PARENT,)) or None, value.line, attributes
-
-
-def _attributes(path: str | Path, value: _Value, title: str | None) -> dict[str, str]:
-    """Return the fields of a node other than its id, parent and children."""
-    named = {next((key for key in keys if value.get(key) is not None), "") for keys in (_ID_KEYS, _TITLE_KEYS)}
-    attributes = {k: _text(path, v) for k, v in value.items if not v.kind and k not in {*named, _PARENT, _CHILDREN}}
-    return attributes if title is None else {"title": title, **attributes}
 
 
 def _path_id(path: str | Path, parent: str | None, name: str, line: int) -> str:
@@ -200,39 +179,38 @@ def _parse(path: str | Path, text: str) -> _Value:
     top = _Value(1, "")  # its only item is the value of the text
     open_values = [top]
     key, line, start = "", 1, 1  # name of the current item, its line and the line of its name
-    state = "item"  # what comes next: item, item or end ("first"), colon, value, comma or end ("comma"), nothing
+    state = "item"  # what comes next: "item", "item" or end ("first"), "colon", "value", or "comma" or end
     for line, token in _tokens(path, text):
         holder = open_values[-1]
-        if state == "nothing":
+        expected = ""
+        if top.items and holder is top:
             raise FileError(path, f"not valid JSON: {quoted(token)} after its end", line=line)
         if token == _OPENING.get(holder.kind) and state in ("first", "comma"):
             open_values.pop()
-            state = "comma" if len(open_values) > 1 else "nothing"
+            state = "comma"
         elif state == "comma":
-            if token != ",":
-                message = f"not valid JSON: expected ',' or a closing bracket, got {quoted(token)}"
-                raise FileError(path, message, line=line)
-            state = "item"
+            state, expected = "item", "" if token == "," else "',' or a closing bracket"
         elif state == "colon":
-            if token != ":":
-                message = f"not valid JSON: expected ':' after {quoted(key)}, got {quoted(token)}"
-                raise FileError(path, message, line=line)
-            state = "value"
+            state, expected = "value", "" if token == ":" else f"':' after {quoted(key)}"
         elif holder.kind == "{" and state != "value":
-            if not token.startswith('"'):
-                message = f'not valid JSON: expected a name in "quotes", got {quoted(token)}'
-                raise FileError(path, message, line=line)
-            key, start, state = _scalar(path, line, token), line, "colon"
+            if token.startswith('"'):
+                key, start, state = _scalar(path, line, token), line, "colon"
+            else:
+                expected = 'a name in "quotes"'
         else:
             value = _Value(start if state == "value" else line, token if token in _OPENING else "")
             holder.items.append((key if state == "value" else "", value))
             if value.kind:
                 open_values.append(value)
+                state = "first"
             else:
                 value.scalar = _scalar(path, line, token)
-                if holder is top:
-                    raise FileError(path, "the JSON is a single value; nest the nodes as objects", line=line)
-            state = "first" if value.kind else "comma"
-    if state != "nothing":
+                state = "comma"
+        if expected:
+            raise FileError(path, f"not valid JSON: expected {expected}, got {quoted(token)}", line=line)
+    if len(open_values) > 1 or not top.items:
         raise FileError(path, "not valid JSON: the text ends before its brackets close", line=line)
-    return top.items[0][1]
+    value = top.items[0][1]
+    if not value.kind:
+        raise FileError(path, "the JSON is a single value; nest the nodes as objects", line=line)
+    return value

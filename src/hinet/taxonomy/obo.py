@@ -9,7 +9,17 @@ from pathlib import Path
 
 from hinet.errors import FileError, TaxonomyError, quoted
 from hinet.files.streams import split_lines
-from hinet.taxonomy.draft import DEFINITION, SYNONYMS, TITLE, Draft, Problem, TaxonomyFormat, join_terms, split_terms
+from hinet.taxonomy.draft import (
+    DEFINITION,
+    SYNONYMS,
+    TITLE,
+    Draft,
+    Link,
+    Problem,
+    TaxonomyFormat,
+    join_terms,
+    split_terms,
+)
 
 _START = re.compile(r"(?:\s|![^\n]*\n)*(?:format-version:|\[Term\]\s)")
 _STANZA = re.compile(r"\[(\w+)\]")
@@ -49,8 +59,9 @@ class Obo(TaxonomyFormat):
             raise FileError(path, "there is no [Term] in the file that is not obsolete; is it an OBO ontology?")
         known = {term.id for term in terms}
         problems: list[Problem] = []
-        links: list[tuple[_Term, str | None, int]] = []
+        links: list[Link] = []
         for term in terms:
+            attributes = {**term.attributes, SYNONYMS: join_terms(dict.fromkeys(term.synonyms))}
             above: dict[str, int] = {}
             for parent, line in [*term.parents, *(term.wholes if self.part_of else ())]:
                 if parent in known:
@@ -58,23 +69,10 @@ class Obo(TaxonomyFormat):
                 else:
                     message = f"the parent {quoted(parent)} of {quoted(term.id)} is obsolete, or not a term of the file"
                     problems.append(Problem("warning", "left-out-parent", message, line, (term.id, parent)))
-            links += [(term, parent, line) for parent, line in above.items()] or [(term, None, term.line)]
-        columns = {
-            TITLE: [term.title for term, _, _ in links],
-            SYNONYMS: [join_terms(dict.fromkeys(term.synonyms)) for term, _, _ in links],
-            DEFINITION: [term.definition for term, _, _ in links],
-        }
-        for name in dict.fromkeys(name for term in terms for name in term.columns):
-            columns[name] = [term.columns.get(name, "") for term, _, _ in links]
-        return Draft(
-            nodes=[term.id for term, _, _ in links],
-            parents=[parent for _, parent, _ in links],
-            lines=[line for _, _, line in links],
-            attributes={name: column for name, column in columns.items() if any(column)},
-            declares_nodes=True,
-            repeats_allowed=False,
-            problems=tuple(problems),
-        )
+            links += [Link(term.id, parent, line, attributes) for parent, line in above.items()]
+            if not above:
+                links.append(Link(term.id, None, term.line, attributes))
+        return Draft.declared(links, problems)
 
     @staticmethod
     def to_text(ids: Sequence[str], parents: Sequence[Sequence[str]], attributes: Mapping[str, Sequence[str]]) -> str:
@@ -100,12 +98,10 @@ class _Term:
 
     id: str
     line: int
-    title: str = ""
-    definition: str = ""
+    attributes: dict[str, str] = field(default_factory=lambda: dict.fromkeys((TITLE, SYNONYMS, DEFINITION), ""))
     synonyms: list[str] = field(default_factory=list)
     parents: list[tuple[str, int]] = field(default_factory=list)
     wholes: list[tuple[str, int]] = field(default_factory=list)
-    columns: dict[str, str] = field(default_factory=dict)
     obsolete: bool = False
 
 
@@ -139,9 +135,9 @@ def _terms(path: str | Path, text: str) -> Iterator[_Term]:
 
 def _add(path: str | Path, term: _Term, tag: str, value: str, line: int) -> None:
     if tag == "name":
-        term.title = _unescaped(_without_comment(value))
+        term.attributes[TITLE] = _unescaped(_without_comment(value))
     elif tag == "def":
-        term.definition = _quoted_text(path, value, line)
+        term.attributes[DEFINITION] = _quoted_text(path, value, line)
     elif tag == "synonym" or tag.endswith("_synonym"):  # OBO 1.0: exact_synonym and others
         term.synonyms.append(_quoted_text(path, value, line))
     elif tag == "is_a":
@@ -154,7 +150,7 @@ def _add(path: str | Path, term: _Term, tag: str, value: str, line: int) -> None
         term.obsolete = _plain(value) == "true"
     elif tag == "property_value" and value.startswith(_COLUMN):
         name, _, rest = value[len(_COLUMN) :].partition(" ")
-        term.columns[_unescaped(name)] = _quoted_text(path, rest, line)
+        term.attributes[_unescaped(name)] = _quoted_text(path, rest, line)
 
 
 def _without_comment(value: str) -> str:

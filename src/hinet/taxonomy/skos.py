@@ -15,7 +15,17 @@ from xml.parsers import expat
 
 from hinet.errors import FileError, did_you_mean, quoted
 from hinet.extras import require
-from hinet.taxonomy.draft import DEFINITION, SYNONYMS, TITLE, Draft, Problem, TaxonomyFormat, join_terms, split_terms
+from hinet.taxonomy.draft import (
+    DEFINITION,
+    SYNONYMS,
+    TITLE,
+    Draft,
+    Link,
+    Problem,
+    TaxonomyFormat,
+    join_terms,
+    split_terms,
+)
 
 MAX_DEPTH = 500  # levels of elements, or of objects and arrays in JSON-LD; parsers slow down or crash far deeper
 MAX_ENTITY_LENGTH = 1_000  # characters; usual entities are namespaces
@@ -106,17 +116,12 @@ class Skos(TaxonomyFormat):
         }
         columns |= graph.own_columns
         above = graph.broader(concepts)
-        links = [(node, parent) for node in concepts for parent in above.get(node) or (None,)]
-        return Draft(
-            nodes=[_as_id(node) for node, _ in links],
-            parents=[None if parent is None else _as_id(parent) for _, parent in links],
-            attributes={
-                name: [column.get(node, "") for node, _ in links] for name, column in columns.items() if column
-            },
-            declares_nodes=True,
-            repeats_allowed=False,
-            problems=tuple(self._warnings(graph, language)),
-        )
+        links = []
+        for node in concepts:
+            attributes = {name: column.get(node, "") for name, column in columns.items()}
+            parents: list[str | None] = [_as_id(parent) for parent in above.get(node, ())]
+            links += [Link(_as_id(node), parent, None, attributes) for parent in parents or [None]]
+        return Draft.declared(links, [*self._warnings(graph, language)])
 
     def _language(self, path: str | Path, graph: _Graph, concepts: Iterable[str]) -> str:
         known = {*concepts}

@@ -261,10 +261,12 @@ class Taxonomy:
         """Return the position of ``node`` in ``ids``, or raise LabelError with the nearest id."""
         name = as_id(node)
         if name not in self._positions:
-            raise LabelError(
-                f"{quoted(name)} is not in the taxonomy of {counted(len(self), 'node')}{self.hint_for(name)}"
-            )
+            raise LabelError(self.unknown(name))
         return self._positions[name]
+
+    def unknown(self, name: str) -> str:
+        """Return the message for an unknown name."""
+        return f"{quoted(name)} is not in the taxonomy of {counted(len(self), 'node')}{self.hint_for(name)}"
 
     def hint_for(self, name: str) -> str:
         """Return a hint for an unknown name: it is a title, several ids, or similar to an id; else an empty string."""
@@ -278,26 +280,18 @@ class Taxonomy:
 
     def positions(self, nodes: Sequence[str]) -> NDArray[np.int64]:
         """Return the positions of ``nodes``; the error names the first row with an unknown node."""
-        known = self._positions
-        try:
-            positions = np.fromiter(map(known.get, nodes, repeat(-1)), np.int64, len(nodes))  # a string is its own id
-        except TypeError:  # an unhashable value
-            positions = np.full(len(nodes), -1)
-        for row in np.flatnonzero(positions < 0).tolist():
-            positions[row] = known.get(as_id(nodes[row]), -1)
-        missing = np.flatnonzero(positions < 0)
-        if len(missing):
-            row = int(missing[0])
-            more = (
-                f" ({counted(len(missing) - 1, 'more row has/more rows have')} unknown labels)"
-                if len(missing) > 1
-                else ""
-            )
-            try:
-                self.position(nodes[row])
-            except LabelError as error:
-                raise LabelError(f"row {row}: label {error}{more}") from None
+        positions = self.find(nodes)
+        missing = np.flatnonzero(positions < 0).tolist()
+        if missing:
+            row, others = missing[0], len(missing) - 1
+            more = f" ({counted(others, 'more row has/more rows have')} unknown labels)" if others else ""
+            raise LabelError(f"row {row}: label {self.unknown(as_id(nodes[row]))}{more}")
         return positions
+
+    def find(self, nodes: Sequence[Any]) -> NDArray[np.int64]:
+        """Return the positions of ``nodes``, -1 for unknown ones."""
+        known = self._positions
+        return np.array([known.get(node if type(node) is str else as_id(node), -1) for node in nodes], np.int64)
 
     def children(self, node: str) -> tuple[str, ...]:
         """Return the children of ``node`` in the order of the source."""
@@ -379,11 +373,15 @@ class Taxonomy:
     def rows(self) -> Iterator[tuple[str, ...]]:
         """Yield a row (node, parent, attributes) for every node and parent, as written by :meth:`write`."""
         columns = list(self.attributes.values())
-        flat, offsets = self.parent_lists
-        for position, (node, start, end) in enumerate(zip(self.ids, offsets, offsets[1:], strict=False)):
+        for position, (node, parents) in enumerate(zip(self.ids, self._parent_ids(), strict=True)):
             attributes = [column[position] for column in columns]
-            for parent in [self.ids[p] for p in flat[start:end].tolist()] or [""]:
+            for parent in parents or [""]:
                 yield (node, parent, *attributes)
+
+    def _parent_ids(self) -> list[list[str]]:
+        """Return the ids of the parents of every node."""
+        flat, offsets = self.parent_lists
+        return [[self.ids[parent] for parent in flat[start:end].tolist()] for start, end in pairwise(offsets.tolist())]
 
     def write(self, path: str | Path) -> None:
         """Write a table of nodes and parents, or by the suffix SKOS as Turtle or OBO; ``-`` prints a table.
@@ -400,9 +398,7 @@ class Taxonomy:
         name = str(path).lower().removesuffix(".gz").removesuffix(".xz")
         formats = {format.write_suffix: format for format in FORMATS.values() if format.write_suffix}
         if (format := formats.get(Path(name).suffix)) is not None:
-            flat, offsets = self.parent_lists
-            parents = [[self.ids[p] for p in flat[start:end].tolist()] for start, end in pairwise(offsets.tolist())]
-            write_text(path, format.to_text(self.ids, parents, self.attributes))
+            write_text(path, format.to_text(self.ids, self._parent_ids(), self.attributes))
             return
         if not name.endswith((".csv", ".tsv", ".txt")) and str(path) != "-" and not Path(path).is_char_device():
             suffixes = ", ".join((".tsv", ".csv", *formats))

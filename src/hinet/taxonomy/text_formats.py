@@ -54,16 +54,14 @@ class Table(TaxonomyFormat):
             first = next(line for line, cell in rows if cell.strip() and cell not in node_ids)
             message = f"cells with several parents are split at {quoted(separator)}; set `parent_sep` to be sure"
             problems.append(Problem("warning", "guessed-separator", message, first))
-        if separator is None:
-            row_of_link: Sequence[int] = range(len(nodes))
-            parents: list[str | None] = [cell if cell.strip() else None for cell in cells]
-        else:
-            split = [[cell] if cell in node_ids else _split_parents(cell, separator) or [""] for cell in cells]
-            row_of_link = [row for row, parts in enumerate(split) for _ in parts]
-            parents = [parent or None for parts in split for parent in parts]
+        split = [
+            [cell] if separator is None or cell in node_ids else _split_parents(cell, separator) or [""]
+            for cell in cells
+        ]
+        row_of_link = [row for row, parents in enumerate(split) for _ in parents]
         return Draft(
             nodes=[nodes[row] for row in row_of_link],
-            parents=parents,
+            parents=[parent if parent.strip() else None for parents in split for parent in parents],
             lines=[table.lines[row] for row in row_of_link],
             attributes={
                 name: [column[row] for row in row_of_link]
