@@ -98,7 +98,7 @@ class Answerer:
     """Answers questions about texts, or about rows of a table, with a loaded model."""
 
     model: LoadedModel
-    known_nodes: Nodes | None = None  # nodes of the same taxonomy, if they are known
+    nodes: Nodes
 
     @property
     def fitted(self) -> Fitted:
@@ -106,19 +106,13 @@ class Answerer:
         return self.model.fitted
 
     @cached_property
-    def nodes(self) -> Nodes:
-        """The taxonomy of the model."""
-        return self.known_nodes or Nodes(self.model.fitted.codec)
-
-    @cached_property
     def restricted(self) -> Callable[[tuple[str, ...], tuple[str, ...]], Fitted]:
         """Returns the model for some branches without others, or raises HiNetError; the last few are kept."""
+        fitted = self.fitted  # a reference to self would be a cycle, which keeps a replaced model in memory
 
         @lru_cache(MAX_RESTRICTIONS)
         def restrict(within: tuple[str, ...], exclude: tuple[str, ...]) -> Fitted:
-            if not within and not exclude:
-                return self.fitted
-            return self.fitted.restricted(list(within) or None, list(exclude) or None)
+            return fitted.restricted(list(within) or None, list(exclude) or None) if within or exclude else fitted
 
         return restrict
 
@@ -188,10 +182,11 @@ class Answerer:
     @cached_property
     def _label_text(self) -> Callable[[tuple[int, ...]], str]:
         """Returns the end of a path of nodes as labels were written in training."""
+        codec, style = self.fitted.codec, self.model.style
 
         @lru_cache(MAX_CACHED_LABELS)
         def text(path: tuple[int, ...]) -> str:
-            return label_text(self.fitted.codec.label_of(path), self.model.style)
+            return label_text(codec.label_of(path), style)
 
         return text
 

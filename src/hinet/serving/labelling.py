@@ -202,7 +202,7 @@ class Labelling:
 
     def _shown(self, label: Label) -> Json:
         """Return a label with the titles of its nodes."""
-        nodes = self._model.answerer.nodes
+        nodes = self._model.nodes
         return {
             "label_id": label.id, "annotator": label.annotator, "time": label.time, "note": label.note,
             "nodes": [nodes.named(nodes.taxonomy.position(node)) for node in label.nodes],

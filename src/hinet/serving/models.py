@@ -94,9 +94,9 @@ class ServedModel:
     name: str
     folder: Path
     model: LoadedModel
+    nodes: Nodes
     loaded: str = field(default_factory=utc_now)
     corrections: int = 0  # feedback that it remembers
-    nodes: Nodes | None = None  # nodes of the same taxonomy, if they are known
     base: LoadedModel | None = None  # the model without corrections, if it was served
 
     @property
@@ -139,7 +139,7 @@ class ServedModel:
         for question in questions:
             self.answerer.answer(inputs, question)
         self.answerer.explain(inputs[:1], None, 5)
-        self.answerer.nodes.search("a", 0, 1)
+        self.nodes.search("a", 0, 1)
 
     @cached_property
     def examples(self) -> list[str]:
@@ -269,10 +269,10 @@ class Models:
         has_encoder = (meaning_entry(manifest) or {}).get("encoder") is not None
         encoders = self._encoders if has_encoder else ()
         base = load_model(folder, self._threads, mapped=False, encoder=encoders or None)
-        warm = ServedModel(name, folder, base)
+        warm = ServedModel(name, folder, base, Nodes(base.fitted.codec))
         warm.warm_up()
         with self._changing:  # briefly, because corrections wait
-            model = self._served[name] = replace(self._corrected(warm), nodes=warm.answerer.nodes)
+            model = self._served[name] = self._corrected(warm)
         self._on_load(model)
         if old is not None:
             log.info("model %s: loaded version %s", name, model.version)
@@ -294,8 +294,7 @@ class Models:
             served = self._served[name]
             model, learned = corrected(served.model, [correction])
             if learned:
-                count = served.corrections + 1
-                self._served[name] = replace(served, model=model, corrections=count, nodes=served.answerer.nodes)
+                self._served[name] = replace(served, model=model, corrections=served.corrections + 1)
         return learned > 0
 
     def correct_again(self) -> None:
@@ -303,7 +302,7 @@ class Models:
         with self._changing:
             for name, served in self._served.items():
                 if served.model.fitted.can_correct:
-                    self._served[name] = replace(self._corrected(served), nodes=served.answerer.nodes)
+                    self._served[name] = self._corrected(served)
 
     def _report(self, name: str, error: Exception) -> None:
         """Log why a model cannot be served, with a traceback unless the message is enough, and keep the reason."""

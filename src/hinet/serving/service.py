@@ -317,14 +317,14 @@ class Service:
         if asked.node is not None and asked.node not in taxonomy:
             raise ProblemError(404, "not-found", "there is no such node in the taxonomy")
         node = taxonomy.root if asked.node is None else taxonomy.position(asked.node)
-        return _of(model, model.answerer.nodes.page(node, asked.offset, asked.limit))
+        return _of(model, model.nodes.page(node, asked.offset, asked.limit))
 
     @ENDPOINTS.add("GET /v1/taxonomy/search", schemas.MatchPage, "Search the taxonomy")
     @in_thread
     def search(self, asked: schemas.SearchQuery) -> Json:
         """Search the taxonomy."""
         model = self.models.get(asked.model)
-        return _of(model, model.answerer.nodes.search(asked.q, asked.offset, asked.limit))
+        return _of(model, model.nodes.search(asked.q, asked.offset, asked.limit))
 
     # Feedback
 
