@@ -150,7 +150,7 @@ def _handler(endpoint: Endpoint, owner: Callable[[], Any]) -> Callable[..., Awai
         value = await endpoint.answer(instance, *asked)
         return Response(status_code=endpoint.status) if value is None else JSON(value, endpoint.status)
 
-    kinds = {"request": Request}
+    kinds: dict[str, Any] = {"request": Request}
     for name, kind in endpoint.parameters.items():
         kinds[name] = kind if f"{{{name}}}" in endpoint.path else Annotated[kind, Query()]
     parameters = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in kinds.items()]

@@ -167,14 +167,14 @@ class Counts:
             self._store.close()
 
     def days(self, key: ModelKey) -> Days:
-        """Return the counts of a version by day, in order."""
+        """Return the counts of a version by day, in order; those of every signal, even without any texts."""
         with self._lock:
             counts = dict(self._written)
             _add(counts, self._pending)
         days: Days = {}
         for (version, day, signal), bins in counts.items():
             if version == key:
-                days.setdefault(day, {})[signal] = bins
+                days.setdefault(day, dict.fromkeys(SIGNALS, np.zeros(BINS, np.int64)))[signal] = bins
         return dict(sorted(days.items()))
 
 
@@ -239,18 +239,16 @@ def _until(days: Days, order: list[str], texts: int) -> list[str]:
 
 
 def _texts(signals: Mapping[Signal, Bins]) -> int:
-    return int(signals["confidence"].sum()) if "confidence" in signals else 0
+    return int(signals["confidence"].sum())
 
 
 def _sum(days: Days, chosen: list[str], signal: Signal) -> Bins:
-    return sum((days[day][signal] for day in chosen if signal in days[day]), np.zeros(BINS, np.int64))
+    return sum((days[day][signal] for day in chosen), np.zeros(BINS, np.int64))
 
 
-def _mean(bins: Bins | None) -> float | None:
+def _mean(bins: Bins) -> float | None:
     """Return the mean value, by the middles of the bins."""
-    if bins is None or not bins.any():
-        return None
-    return float(bins @ (np.arange(BINS) + 0.5)) / BINS / int(bins.sum())
+    return float(bins @ (np.arange(BINS) + 0.5)) / BINS / int(bins.sum()) if bins.any() else None
 
 
 def report(days: Days, today: str | None = None) -> Json | None:
@@ -259,7 +257,7 @@ def report(days: Days, today: str | None = None) -> Json | None:
         return None
     first, last, comparisons = compare(days, today or _today())
     shown = [
-        {"day": day, "texts": _texts(signals), **{signal: _mean(signals.get(signal)) for signal in SIGNALS}}
+        {"day": day, "texts": _texts(signals), **{signal: _mean(signals[signal]) for signal in SIGNALS}}
         for day, signals in [*days.items()][-SHOWN_DAYS:]
     ]
     signals = [comparison.to_json() for comparison in comparisons]

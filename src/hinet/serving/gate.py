@@ -127,8 +127,9 @@ class Metrics:
     """Prometheus metrics of the service; labels never contain input from clients."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        counter, gauge, histogram = (partial(kind, registry=self.registry) for kind in (Counter, Gauge, Histogram))
+        self.registry = registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
         self.requests = counter("hinet_requests", "Requests answered.", ["endpoint", "status"])
         message = "Time from the head of a request to the end of its answer."
         self.seconds = histogram("hinet_request_seconds", message, ["endpoint"], buckets=SECONDS)
