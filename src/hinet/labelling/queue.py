@@ -31,7 +31,7 @@ PLANNED = 300  # rows that are planned at a time
 LOW_WATER = 100  # rows of a plan, below which the next one is made
 GROWTH = 1.5  # factor of the room for vectors
 BLOCK = 512  # rows that are scored at a time
-NICENESS = 5  # of the thread that scores rows
+NICENESS = 5  # niceness of the thread that scores rows
 
 log = logging.getLogger("hinet.serving")
 

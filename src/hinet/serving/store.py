@@ -56,7 +56,7 @@ class Doubt(NamedTuple):
     input: Any
     unsure: float
     split: float
-    id: int = 0  # in the review queue
+    id: int = 0  # number in the review queue; 0 until it is stored
 
 
 _ENTRY = f"SELECT {', '.join(Entry._fields)} FROM feedback"
