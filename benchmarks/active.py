@@ -23,12 +23,9 @@ from measure import Case, Stopwatch, run_cases
 
 from hinet import HiNetClassifier
 from hinet.labelling.folder import ProjectSettings
-from hinet.labelling.ledger import Ledger
-from hinet.labelling.queue import Queue
-from hinet.labelling.retraining import labels_to_wait_for
-from hinet.labelling.scorer import prepare
-from hinet.labelling.store import Label
-from hinet.labelling.training import fitted_classifier
+from hinet.labelling.queue import Queue, prepare
+from hinet.labelling.store import Label, Ledger
+from hinet.labelling.training import fitted_classifier, labels_to_wait_for
 from hinet.metrics import accuracy
 
 SETS = ("naics", "icd", "wikitaxa")
@@ -82,7 +79,7 @@ def by_queue(simulation: Simulation, sizes: Sequence[int]) -> Iterator[tuple[int
                 ((row, reason),), _ = queue.next("simulated", 1)
                 truth, number = simulation.truth[row - 1], len(simulation.labelled) + 1
                 ledger.add(Label(number, row, "label", (truth,), "simulated", "", "", (), 0.0, "", reason))
-                queue.done(row, "simulated")
+                queue.done(row)
                 simulation.labelled.append(row - 1)
 
 

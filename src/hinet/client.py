@@ -28,20 +28,23 @@ MinConfidence = float | Literal["calibrated"]
 Json = dict[str, Any]
 
 
-class Label(TypedDict):
-    """A predicted node."""
+class NamedNode(TypedDict):
+    """A node and its title."""
 
     node: str
     title: str
+
+
+class Label(NamedNode):
+    """A predicted node."""
+
     label: str
     probability: float
 
 
-class Step(TypedDict):
+class Step(NamedNode):
     """A step of a trace, with the probability of the path down to it."""
 
-    node: str
-    title: str
     probability: float
     siblings: Json | None
 
@@ -72,11 +75,9 @@ class Explanation(TypedDict):
     nearest: list[Json]
 
 
-class Node(TypedDict):
+class Node(NamedNode):
     """A node of the taxonomy."""
 
-    node: str
-    title: str
     children: int
     is_label: bool
 
@@ -199,8 +200,8 @@ class Client:
 
     def search(self, query: str, *, offset: int | None = None, limit: int | None = None) -> list[Match]:
         """Return nodes of the taxonomy that have all words of a query in their id, title or a synonym."""
-        found = self._get("/v1/taxonomy/search", {"q": query, "offset": offset, "limit": limit})
-        return cast(list[Match], found["matches"])
+        target = self._target("/v1/taxonomy/search", {"q": query, "offset": offset, "limit": limit})
+        return cast(list[Match], self._json("GET", target)["matches"])
 
     def feedback(
         self,
@@ -247,9 +248,6 @@ class Client:
                 if not rows.isdecimal():  # before the file appears
                     raise ServiceError(_foreign_problem(answer, b""))
                 return int(rows)
-
-    def _get(self, path: str, query: Mapping[str, Any]) -> Json:
-        return self._json("GET", self._target(path, query))
 
     def _post(self, path: str, body: Mapping[str, Any]) -> Json:
         given = {name: value for name, value in {"model": self.model, **body}.items() if value is not None}

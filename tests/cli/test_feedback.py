@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions, labelled_blocks
-from hinet.serving.store import Feedback, Store
+from hinet.serving.store import Entry, Store
 from tests.cli.conftest import run_inside
 
 
@@ -26,7 +26,7 @@ def keep(*rows: tuple[str, str | list[str]], model: str = "shop") -> None:
         for text, label in rows:
             nodes = [label] if isinstance(label, str) else label
             row = {"title": text, "category": label}
-            store.add(Feedback("2026-11-17T09:30:00.000Z", model, "1", "correct", row, nodes, [], text))
+            store.add(Entry(0, "2026-11-17T09:30:00.000Z", model, "1", "correct", row, nodes, []), text)
 
 
 def exported(out: str, *options: str) -> Sequence[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hinet.labelling.ledger import Ledger
-from hinet.labelling.store import Label
+from hinet.labelling.store import Label, Ledger
 from tests.labelling.conftest import label
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -13,9 +14,8 @@ from scipy.stats import binomtest
 from sklearn.metrics import cohen_kappa_score
 
 from hinet import Taxonomy
-from hinet.labelling.agreement import agreement, cohens_kappa, hierarchical_kappa, independent_labels, membership
-from hinet.labelling.ledger import Ledger
-from hinet.labelling.progress import progress, wilson
+from hinet.labelling.progress import Share, agreement, cohens_kappa, hierarchical_kappa, membership, progress
+from hinet.labelling.store import Ledger
 from tests.labelling.conftest import label
 
 NOTHING_LEFT = np.zeros(0)
@@ -25,7 +25,7 @@ NOTHING_LEFT = np.zeros(0)
 def test_the_interval_is_that_of_wilson(rows: int, right: int) -> None:
     right = min(right, rows)
     expected = binomtest(right, rows).proportion_ci(method="wilson")
-    share = wilson(right, rows)
+    share = Share.of(right, rows)
     assert (share.low, share.high) == (pytest.approx(expected.low, abs=1e-4), pytest.approx(expected.high, abs=1e-4))
 
 
@@ -33,7 +33,7 @@ def test_the_curve_counts_consecutive_labels(tree: Taxonomy) -> None:
     labels = [label(number, number, "rye" if number > 10 else "milk") for number in range(1, 32)]
     figures = progress(labels, tree, NOTHING_LEFT)
     assert figures.labels == 31
-    assert [(point.labels, point.accuracy.value) for point in figures.curve] == [(10, 0), (20, 1), (30, 1)]
+    assert [(point.labels, point.accuracy) for point in figures.curve] == [(10, 0), (20, 1), (30, 1)]
     assert figures.accuracy is not None
     assert figures.accuracy.value == pytest.approx(21 / 31)
     assert figures.random is None
@@ -43,8 +43,8 @@ def test_levels_and_branches_count_the_labels_that_reach_them(tree: Taxonomy) ->
     given_labels = ["rye"] * 5 + ["white"] * 5 + ["doll"] * 5 + ["bread"] * 5
     labels = [label(number, number, node) for number, node in enumerate(given_labels, 1)]
     figures = progress(labels, tree, NOTHING_LEFT)
-    assert [tuple(level) for level in figures.levels] == [(1, 0.75, 20), (2, 0.75, 20), (3, 0.5, 10)]
-    assert [(tree.ids[top], share.rows, share.value) for top, share in figures.branches] == [
+    assert [astuple(level) for level in figures.levels] == [(1, 0.75, 20), (2, 0.75, 20), (3, 0.5, 10)]
+    assert [(branch.node, branch.rows, branch.accuracy) for branch in figures.branches] == [
         ("food", 15, pytest.approx(1 / 3)), ("toys", 5, 0),
     ]  # fmt: skip
 
@@ -131,7 +131,7 @@ def test_hierarchical_kappa_gives_credit_for_common_ancestors(tree: Taxonomy) ->
         for row, pair in enumerate(pairs, 1)
         for person, node in enumerate(pair)
     ]
-    found = agreement(independent_labels(Ledger(labels)), tree)
+    found = agreement(Ledger(labels).all_independent(), tree)
     assert found is not None
     assert (found.rows, found.agreed) == (4, 0.75)
     assert 0 < found.kappa < found.hierarchical_kappa < 1
@@ -140,7 +140,7 @@ def test_hierarchical_kappa_gives_credit_for_common_ancestors(tree: Taxonomy) ->
 def test_a_settlement_is_no_independent_label(tree: Taxonomy) -> None:
     labels = [label(1, 1, "rye"), label(2, 1, "white", "Bob")]
     settled = Ledger([*labels, label(3, 1, "rye", "Bob", action="settle")])
-    found = agreement(independent_labels(settled), tree)
+    found = agreement(settled.all_independent(), tree)
     assert found is not None
     assert found.agreed == 0
-    assert agreement(independent_labels(Ledger(labels[:1])), tree) is None
+    assert agreement(Ledger(labels[:1]).all_independent(), tree) is None

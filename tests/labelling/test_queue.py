@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from hinet import Taxonomy
-from hinet.labelling.ledger import Ledger
 from hinet.labelling.queue import LEASE_SECONDS, Queue, top_nodes
-from hinet.labelling.scoring import Scores
-from hinet.labelling.selection import Pool, plan
+from hinet.labelling.selection import Pool, Scores, plan
+from hinet.labelling.store import Ledger
 from tests.labelling.conftest import label
 
 ROWS = 60
@@ -40,7 +39,7 @@ def queue(tree: Taxonomy, ledger: Ledger | None = None, clock: Clock | None = No
     """Return a queue with a plan."""
     made = Queue(ROWS, ledger or Ledger(), clock=clock or Clock())
     made.set_scores(np.arange(ROWS), scores(tree), tree)
-    made.plan(0, None)
+    made.plan(None)
     return made
 
 
@@ -61,7 +60,7 @@ def test_labelled_rows_do_not_come_again_and_skipped_ones_only_to_others(tree: T
     assert left == 0
     for number, (row, _) in enumerate(lent, 1):
         ledger.add(label(number, row, "rye" if number > 5 else ""))
-        rows.done(row, "Ada")
+        rows.done(row)
     assert rows.left == 0
     assert rows.next("Ada", 10)[0] == []
     skipped = {row for row, _ in lent[:5]}
@@ -86,10 +85,10 @@ def test_an_undone_label_frees_its_row(tree: Taxonomy) -> None:
     rows = queue(tree, ledger)
     added = label(1, 3, "rye")
     ledger.add(added)
-    rows.done(3, "Ada")
+    rows.done(3)
     assert rows.left == ROWS - 1
     ledger.undo(added)
-    rows.done(3, "Ada")
+    rows.done(3)
     assert rows.left == ROWS
     assert 3 in [row for row, _ in rows.next("Ada", ROWS)[0]]
 
@@ -147,7 +146,7 @@ def test_the_last_rows_are_planned_once(tree: Taxonomy) -> None:
     clock.now = LEASE_SECONDS + 1
     rows.next("Ada", 1)
     assert rows.needs_plan  # rows that were lent are free again
-    rows.plan(0, None)
+    rows.plan(None)
     assert not rows.needs_plan
 
 
@@ -166,7 +165,7 @@ def test_room_for_new_rows_grows_by_a_factor(tree: Taxonomy, monkeypatch: pytest
             rows.grow(count)
     assert made == [(90, 8), (135, 8)]
     rows.set_scores(np.arange(ROWS, 2 * ROWS), scores(tree), tree)
-    rows.plan(0, None)
+    rows.plan(None)
     assert len(rows.next("Ada", 2 * ROWS)[0]) == 2 * ROWS
 
 
@@ -187,5 +186,5 @@ def test_top_nodes_are_those_above_a_label(tree: Taxonomy, dag: Taxonomy) -> Non
 def test_a_queue_without_rows_plans_nothing(tree: Taxonomy, rows: int) -> None:
     made = Queue(rows, Ledger())
     made.set_scores(np.arange(rows), scores(tree, rows), tree)
-    made.plan(0, None)
+    made.plan(None)
     assert len(made.next("Ada", 5)[0]) == rows

@@ -31,7 +31,7 @@ LABELS = ["bread", "bread", "goat", "cow", "tea", "tea", "milk", "food"]
 
 
 def answerer_of(classifier: HiNetClassifier) -> Answerer:
-    return Answerer(LoadedModel(classifier.fitted_, {"calibration": None}))
+    return Answerer(LoadedModel(classifier.fitted_, {"calibration": None}), Nodes(classifier.fitted_.codec))
 
 
 @pytest.fixture(scope="module", params=["tree", "dag", "scaled"])
@@ -203,13 +203,14 @@ def test_examples_come_from_all_branches() -> None:
     edges = [("screws", screw) for screw in screws] + [("food", "milk"), ("food", "bread"), ("tools", "hammer")]
     labels = [child for _, child in edges]
     fitted = HiNetClassifier(Taxonomy.from_edges(edges), epochs=1, n_jobs=1).fit(labels * 2, labels * 2).fitted_
-    model = ServedModel("shop", Path("shop"), LoadedModel(fitted, {"calibration": None}))
+    model = ServedModel("shop", Path("shop"), LoadedModel(fitted, {"calibration": None}), Nodes(fitted.codec))
     assert len(model.examples) == EXAMPLES
     assert {"milk", "bread", "hammer"} <= {*model.examples}
 
 
 def test_warming_up_runs_all_kernels_of_answers(classifier: HiNetClassifier) -> None:
-    model = ServedModel("shop", Path("shop"), LoadedModel(classifier.fitted_, {"calibration": None}))
+    fitted = classifier.fitted_
+    model = ServedModel("shop", Path("shop"), LoadedModel(fitted, {"calibration": None}), Nodes(fitted.codec))
 
     def kernels(answer: Callable[[], Any]) -> set[str]:
         names = set()

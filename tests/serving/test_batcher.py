@@ -19,7 +19,7 @@ def test_no_request_waits_for_a_search_that_has_ended() -> None:
 
     async def ask() -> None:
         with ThreadPoolExecutor(1) as executor:
-            batcher = Batcher(executor, 1, lambda jobs: None)
+            batcher = Batcher(executor, 1, lambda jobs: None, lambda *_: None)
 
             async def client(name: int) -> None:
                 for number in range(REQUESTS):

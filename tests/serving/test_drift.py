@@ -162,11 +162,12 @@ def test_the_similarity_of_a_few_texts_is_counted_between_requests(tmp_path: Pat
         service.post("/v1/classify", {"texts": ["car"]})
         assert texts_of(service)["days"][0]["similarity"] is None
         service.service.counts.measure()
-        (days,) = service.service.counts._pending.values()
-        (signals,) = days.values()
+        key = ModelKey("shop", service.get("/v1/models/shop")["version"])
+        (signals,) = service.service.counts.days(key).values()
         assert signals["similarity"].sum() == SAMPLE
         assert texts_of(service)["days"][0]["similarity"] > 0.9  # a training row
         service.service.counts.measure()
+        (signals,) = service.service.counts.days(key).values()
         assert signals["similarity"].sum() == SAMPLE
 
 

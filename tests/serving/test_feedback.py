@@ -18,7 +18,7 @@ from hinet.errors import FileError
 from hinet.serving import schemas
 from hinet.serving.answers import training_row
 from hinet.serving.settings import Settings
-from hinet.serving.store import Doubt, Feedback, Store
+from hinet.serving.store import Doubt, Entry, Store
 from tests.serving.conftest import Service, serving
 
 
@@ -35,9 +35,9 @@ def fresh(shop: Path, tmp_path: Path) -> Iterator[Service]:
     yield from serving(Settings({"shop": shop}, feedback=tmp_path / "feedback.db", review=20))
 
 
-def verdict(text: str, label: str, model: str = "shop", review: int | None = None) -> Feedback:
+def verdict(text: str, label: str, model: str = "shop", review: int | None = None) -> tuple[Entry, str, int | None]:
     row = {"title": text, "category": label}
-    return Feedback("2026-11-17T00:00:00.000Z", model, "1", "correct", row, [label], [], text, review)
+    return Entry(0, "2026-11-17T00:00:00.000Z", model, "1", "correct", row, [label], []), text, review
 
 
 def doubt(text: str, unsure: float, split: float = 0.0) -> Doubt:
@@ -58,33 +58,33 @@ def test_feedback_is_kept_for_training(fresh: Service, tmp_path: Path) -> None:
 
 def test_the_last_verdict_on_a_text_counts(store: Store) -> None:
     for text, label in (("a", "rye"), ("b", "milk"), ("a", "white")):
-        store.add(verdict(text, label))
-    store.add(verdict("a", "tv", model="other"))
+        store.add(*verdict(text, label))
+    store.add(*verdict("a", "tv", model="other"))
     assert [kept.row["category"] for kept in store.training_rows("shop")] == ["milk", "white"]
     assert [tuple(count) for count in store.counts()] == [("other", "correct", 1), ("shop", "correct", 3)]
 
 
 def test_only_new_verdicts_are_exported_again(store: Store) -> None:
     for text, label in (("a", "rye"), ("b", "milk")):
-        store.add(verdict(text, label))
+        store.add(*verdict(text, label))
     assert [kept.id for kept in store.training_rows("shop", only_new=True)] == [1, 2]
     store.mark_exported([1, 2])
     assert not store.training_rows("shop", only_new=True)
-    store.add(verdict("a", "white"))
+    store.add(*verdict("a", "white"))
     assert [kept.id for kept in store.training_rows("shop", only_new=True)] == [3]
     assert [kept.id for kept in store.training_rows("shop")] == [2, 3]
 
 
 def test_an_earlier_verdict_counts_again_once_a_later_one_is_deleted(store: Store) -> None:
     for label in ("rye", "milk"):
-        store.add(verdict("a", label))
+        store.add(*verdict("a", label))
         store.mark_exported([kept.id for kept in store.training_rows("shop")])
     store.delete([2])
     assert [kept.row["category"] for kept in store.training_rows("shop", only_new=True)] == ["rye"]
 
 
 def test_ids_that_are_not_there_delete_nothing(store: Store) -> None:
-    store.add(verdict("a", "rye"))
+    store.add(*verdict("a", "rye"))
     assert store.delete([1, 7, 8]) == [7, 8]
     assert [entry.id for entry in store.entries()] == [1]
     assert store.delete([1]) == []

@@ -67,7 +67,7 @@ def status(host: str | None, version: str = "1.1", bound: str = "127.0.0.1", **s
     """Return the status of a request with a Host header, as far as it depends on the header."""
     headers = [(b"accept", b"*/*"), *([] if host is None else [(b"host", host.encode("latin-1"))])]
     try:
-        Hosts.of(Settings({}, bound, **settings)).check(headers, version)
+        Hosts(Settings({}, bound, **settings)).check(headers, version)
     except ProblemError as problem:
         return problem.status
     return 200
@@ -107,7 +107,7 @@ def test_exactly_one_host_is_required() -> None:
     assert status(None) == 400
     assert status(None, "1.0") == 200  # before Host was required
     assert status("evil.example", "1.0") == 421
-    hosts = Hosts.of(Settings({}))
+    hosts = Hosts(Settings({}))
     for twice in ((b"localhost", b"localhost"), (b"localhost", b"evil.example")):
         with pytest.raises(ProblemError) as problem:
             hosts.check([(b"host", host) for host in twice], "1.1")

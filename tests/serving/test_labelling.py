@@ -283,7 +283,7 @@ def test_without_a_project_its_endpoints_are_not_found(shop: Path) -> None:
 
 
 def test_a_failed_training_is_reported_and_the_old_model_stays(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hinet.labelling.retraining.PROGRAM", ("false",))
+    monkeypatch.setattr("hinet.labelling.training.PROGRAM", ("false",))
     for served in serving(Settings({}, project=project, poll=0.05)):
         for row in next_rows(served, 25):
             give(served, row["id"], truth(row["text"]))

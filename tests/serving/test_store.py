@@ -63,7 +63,7 @@ def test_a_file_whose_creation_was_interrupted_is_opened(path: Path) -> None:
             f"BEGIN; {FEEDBACK.schema} {FEEDBACK.marks} COMMIT;"
         )  # all of it is in the write-ahead log
         with closing(Store.open(path)) as store:
-            assert store.add(verdict("a", "rye")) == 1
+            assert store.add(*verdict("a", "rye")) == 1
 
 
 CREATE = "import sys; from pathlib import Path; from hinet.serving.store import Store\nfor line in sys.stdin:\n"
@@ -84,20 +84,20 @@ def test_processes_that_create_one_file_at_once_all_open_it(tmp_path: Path) -> N
 
 def test_a_transaction_that_fails_leaves_the_store_usable(path: Path) -> None:
     with closing(Store.open(path)) as store:
-        store.add(verdict("a", "rye"))
+        store.add(*verdict("a", "rye"))
         pages = store.connection.execute("PRAGMA page_count").fetchone()[0]
         store.connection.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StoreError, match=r"feedback.db: .*full"):
-            store.add(verdict("x" * 100_000, "rye"))
+            store.add(*verdict("x" * 100_000, "rye"))
         store.connection.execute("PRAGMA max_page_count = 100000")
-        assert store.add(verdict("b", "milk")) == 2
+        assert store.add(*verdict("b", "milk")) == 2
 
 
 def test_a_file_that_another_process_writes_is_reported(path: Path) -> None:
     with closing(Store.open(path, lock_seconds=0.0)) as store, closing(Store.open(path)) as other:
         other.connection.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError, match=r"feedback.db: feedback cannot be read or written now: .* locked"):
-            store.add(verdict("a", "rye"))
+            store.add(*verdict("a", "rye"))
 
 
 def unavailable(answer: Any) -> None:

@@ -28,9 +28,9 @@ from hinet.data.tables import (
     labelled_blocks,
     new_table,
 )
+from hinet.serving.endpoints import TABLE_WORKERS
 from hinet.serving.models import Models
 from hinet.serving.problems import ProblemError
-from hinet.serving.service import TABLE_WORKERS
 from hinet.serving.settings import Settings
 from hinet.serving.tables import MAX_UNPACKED, TableJob, TableStoppedError, receive_table
 from tests.processes import wait_until

@@ -113,11 +113,13 @@ def mcp(
     address = service.host, service.port, settings.tokens, settings.allowed_hosts
     if address != (Settings.host, Settings.port, Settings.tokens, Settings.allowed_hosts):
         raise HiNetError("--host, --port, --allowed-host and --token-file are for --http; add it, or leave them out")
+    import asyncio
+
     from hinet.serving.agents import serve_standard_streams
     from hinet.serving.server import log_to_stderr
 
     log_to_stderr(quiet=run.quiet and not settings.log_requests)
-    serve_standard_streams(settings)
+    asyncio.run(serve_standard_streams(settings))
 
 
 def run_service(settings: Settings, run: RunOptions) -> None:

@@ -151,7 +151,7 @@ def _read_texts(data: list[str], rows: RowOptions, column_options: ColumnOptions
 
 def _train_first(folder: ProjectFolder, run: RunOptions) -> None:
     """Train the first model of a folder that is locked, unless it has one."""
-    from hinet.labelling.retraining import train_first
+    from hinet.labelling.training import train_first
 
     if folder.has_model:
         return

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, Self
@@ -16,6 +17,11 @@ from hinet.errors import FileError
 RETRY_SECONDS = 0.01  # time between two attempts to switch to write-ahead logging
 HEADER_BYTES = 100  # length of the header of an SQLite file
 MAGIC = b"SQLite format 3\0"
+
+
+def utc_now() -> str:
+    """Return the time in UTC as ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class StoreError(FileError):

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -131,11 +131,8 @@ def create_project(
     try:
         folder = ProjectFolder(partial)
         taxonomy.write(folder.taxonomy)
-        store = LabelStore.open(folder.database)
-        try:
+        with closing(LabelStore.open(folder.database)) as store:
             rows = store.add_texts(texts).added
-        finally:
-            store.close()
         write_bytes(partial / SETTINGS, json.dumps(asdict(settings), indent=2).encode() + b"\n")
         if path.is_dir():
             _move(partial, path)

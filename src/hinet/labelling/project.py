@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
 from hinet.classifier.fitted import Fitted
 from hinet.errors import FileError
-from hinet.labelling.agreement import Agreement, agreement, independent_labels
+from hinet.files.database import utc_now
 from hinet.labelling.folder import ProjectFolder
-from hinet.labelling.ledger import Ledger
-from hinet.labelling.progress import Progress, progress
-from hinet.labelling.queue import Lent, Queue
-from hinet.labelling.retraining import IDLE_SECONDS, Retrainer, labels_to_wait_for
-from hinet.labelling.scorer import Scorer
-from hinet.labelling.store import AddedRows, Label, LabelStore
-from hinet.labelling.training import TrainedOn
+from hinet.labelling.progress import Agreement, Progress, agreement, progress
+from hinet.labelling.queue import Lent, Queue, Scorer
+from hinet.labelling.store import AddedRows, Label, LabelStore, Ledger
+from hinet.labelling.training import Retrainer, TrainedOn, labels_to_wait_for
 from hinet.taxonomy import Taxonomy
+
+IDLE_SECONDS = 60.0  # without new labels, after which the last ones are trained on
 
 
 class Change(NamedTuple):
@@ -35,6 +33,7 @@ class Project:
 
     def __init__(self, path: Path) -> None:
         self.folder = ProjectFolder(path)
+        self.name = self.folder.name  # name of the project and of its model
         self.settings = self.folder.settings()
         self._open = ExitStack()
         try:
@@ -50,30 +49,25 @@ class Project:
             raise
         self.queue = Queue(len(self.texts), self.ledger, self.settings.seed)
         self.lock = self.queue.lock
-        self.scorer = Scorer(self.queue, self.texts)
+        self._scorer = Scorer(self.queue, self.texts)
         self.retrainer = Retrainer(self.folder)
         self.trained_on = TrainedOn(0, 0, "")
         self._trained: tuple[TrainedOn, dict[int, Label]] = self.trained_on, {}
         self._last_change = monotonic()
-        self._progress: tuple[tuple[int, int], tuple[Progress, Agreement | None]] | None = None
+        self._figures: tuple[tuple[int, int], tuple[Progress, Agreement | None]] | None = None
 
     def close(self) -> None:
         """Stop the background work, and release the folder."""
         self.retrainer.close()
-        self.scorer.close()
+        self._scorer.close()
         self._open.close()
-
-    @property
-    def name(self) -> str:
-        """The name of the project and of its model."""
-        return self.folder.name
 
     # The model
 
     def use_model(self, manifest: Mapping[str, Any], fitted: Fitted) -> None:
         """Rank the rows by a model, and count what it was trained on."""
         self.trained_on = TrainedOn.of(manifest)
-        self.scorer.wake(str(manifest["blake2b"]), fitted)
+        self._scorer.wake(str(manifest["blake2b"]), fitted)
 
     def to_remember(self, manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Return the texts and nodes of labels that a model was not trained on, the oldest first."""
@@ -101,21 +95,16 @@ class Project:
         """Number of new labels that starts the next training."""
         return labels_to_wait_for(self.trained_on.rows)
 
-    def retrain(self) -> bool:
-        """Start a training if one is due; return whether one has just ended well."""
+    def retrain(self) -> None:
+        """Start a training if one is due."""
         if self.retrainer.finished():
-            return True
+            return
         new = self.new_labels
         is_idle = monotonic() - self._last_change >= IDLE_SECONDS
         if (new >= self.next_training or (new and is_idle)) and self.retrainer.may_start(self.ledger.revision):
             self.retrainer.start(len(self.ledger.counted), self.ledger.revision)
-        return False
 
     # Rows
-
-    def has_row(self, row: int) -> bool:
-        """Return whether there is a row."""
-        return 1 <= row <= len(self.texts)
 
     def text(self, row: int) -> str:
         """Return the text of a row."""
@@ -126,42 +115,36 @@ class Project:
         added = self.store.add_texts(texts)
         if added.added:
             new = [text for row, text in sorted({*zip(added.ids, texts, strict=True)}) if row > len(self.texts)]
-            with self.queue.lock:
+            with self.lock:
                 self.texts += new
                 self.queue.grow(len(self.texts))
-            self.scorer.wake_again()
+            self._scorer.wake_again()
         return added
 
     def next_rows(self, annotator: str, count: int) -> tuple[list[Lent], int]:
-        """Lend rows to a person."""
+        """Lend rows to a person; return them, and the number left."""
         lent = self.queue.next(annotator, count)
         if self.queue.needs_plan:
-            self.scorer.wake_again()
+            self._scorer.wake_again()
         return lent
-
-    def lend(self, rows: Sequence[int]) -> tuple[list[Lent], int]:
-        """Lend rows by their ids."""
-        return self.queue.lend(rows)
 
     # Labels
 
     def add(self, label: Label) -> tuple[Label, Change]:
         """Write a label or skip to disk; it counts when this returns."""
         added = self.store.add(label._replace(reason=self.queue.reason(label.row)))
-        with self.lock:
-            before = self.ledger.counted.get(label.row)
-            self.ledger.add(added)
-            self.queue.done(label.row, label.annotator)
-            self._last_change = monotonic()
-            return added, Change(before, self.ledger.counted.get(label.row))
+        return added, self._change(self.ledger.add, added)
 
     def undo(self, label: Label) -> Change:
         """Take a label or skip back."""
         self.store.undo(label.id, utc_now())
+        return self._change(self.ledger.undo, label)
+
+    def _change(self, change: Callable[[Label], None], label: Label) -> Change:
         with self.lock:
             before = self.ledger.counted.get(label.row)
-            self.ledger.undo(label)
-            self.queue.done(label.row, label.annotator)
+            change(label)
+            self.queue.done(label.row)
             self._last_change = monotonic()
             return Change(before, self.ledger.counted.get(label.row))
 
@@ -169,15 +152,9 @@ class Project:
         """Return how good the model is, and how far people agree."""
         with self.lock:
             key = self.ledger.revision, self.queue.scored
-            if self._progress is not None and self._progress[0] == key:
-                return self._progress[1]
-            firsts, left = self.ledger.firsts(), self.queue.probabilities()
-            independent = independent_labels(self.ledger)
+            if self._figures is not None and self._figures[0] == key:
+                return self._figures[1]
+            firsts, left, independent = self.ledger.firsts(), self.queue.probabilities(), self.ledger.all_independent()
         figures = progress(firsts, taxonomy, left), agreement(independent, taxonomy)
-        self._progress = key, figures
+        self._figures = key, figures
         return figures
-
-
-def utc_now() -> str:
-    """Return the time in UTC as ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

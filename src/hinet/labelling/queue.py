@@ -1,42 +1,45 @@
-"""The queue of a project: which row goes to whom, and why; each row is lent to one person at a time."""
+"""The queue of a project: which row goes to whom, and why; each row is lent to one person at a time.
+
+A thread scores the rows in the background, and plans which to label next.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from threading import RLock
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Condition, RLock, Thread
 from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.labelling.ledger import Ledger
-from hinet.labelling.scoring import Scores, Vectors
-from hinet.labelling.selection import Plan, Pool, plan
-from hinet.labelling.store import Reason
+from hinet.classifier.fitted import Fitted
+from hinet.labelling.selection import Plan, Pool, Scores, Vectors, known_vectors, plan, score
+from hinet.labelling.store import Ledger, Reason
 from hinet.taxonomy import Taxonomy
 
 LEASE_SECONDS = 600.0
 RANDOM_EVERY, BRANCH_EVERY = 10, 8  # every tenth row is drawn at random, every eighth is of a branch with few labels
 SECOND_SHARE, SECOND_EVERY = 0.1, 4  # share of the labelled rows that get a second label, at most every fourth row
 TRIES = 100  # labelled rows that are drawn to find one for a second label
-MIN_PLANNED = 300  # rows that are planned at a time, at least
+PLANNED = 300  # rows that are planned at a time
 LOW_WATER = 100  # rows of a plan, below which the next one is made
 GROWTH = 1.5  # factor of the room for vectors
+BLOCK = 512  # rows that are scored at a time
+NICENESS = 5  # niceness of the thread that scores rows
+
+log = logging.getLogger("hinet.serving")
 
 
 class Lent(NamedTuple):
     """A row that is lent, by its id."""
 
     row: int
-    reason: Reason
-
-
-class Lease(NamedTuple):
-    """A row that is lent, and until when."""
-
-    until: float
     reason: Reason
 
 
@@ -48,8 +51,7 @@ class Queue:
         self._clock, self._ledger = clock, ledger
         self.generation = 0  # number of models that came after the first
         self._rng = np.random.default_rng(seed)
-        self._leases: dict[int, Lease] = {}  # keys are row ids
-        self._skipped_by: dict[str, set[int]] = {}  # ids
+        self._leases: dict[int, tuple[float, Reason]] = {}  # ends and reasons, by row id
         self._lent = Counter[str]()  # rows by person
         self.scored = 0  # grows with each change of the scores
         self._plan = Plan(np.zeros(0, np.int64), [], {})
@@ -61,9 +63,6 @@ class Queue:
         self._vectors = self._room
         self._scored = np.zeros(0, bool)  # whether the current model has scored a row
         self.grow(rows)
-        for label in ledger.all_current():
-            if label.action == "skip":
-                self._skipped_by.setdefault(label.annotator, set()).add(label.row)
         for row in [*ledger.counted, *ledger.skipped]:
             self._mark(row)
 
@@ -107,14 +106,13 @@ class Queue:
             self._vectors[rows], self._scored[rows] = scores.vectors, True
             self.scored += 1
 
-    def plan(self, count: int, known: Vectors | None) -> None:
-        """Choose the next rows from those left, as scored; requests are answered in the meantime."""
+    def plan(self, known: Vectors | None) -> None:
+        """Choose the next rows from the scored ones that are left; requests are answered in the meantime."""
         with self.lock:
             rows = np.flatnonzero(self._is_left & ~np.isnan(self._probability))
             pool = Pool(rows, self._probability[rows], self._branch[rows], self._vectors)
-            labelled_vectors, rng = self._vectors[self._is_labelled], self._rng.spawn(1)[0]
-        labelled_vectors = labelled_vectors.astype(np.float32)
-        planned = plan(pool, labelled_vectors, known, max(count, MIN_PLANNED), rng)
+            labelled, rng = self._vectors[self._is_labelled], self._rng.spawn(1)[0]
+        planned = plan(pool, labelled.astype(np.float32), known, PLANNED, rng)
         with self.lock:
             self._plan = planned
             self._planned = list(zip(planned.rows.tolist(), planned.reasons, strict=True))[::-1]
@@ -148,88 +146,72 @@ class Queue:
         """Lend up to ``count`` rows to a person; return them, and the number left."""
         with self.lock:
             now = self._clock()
-            self._leases = {row: lease for row, lease in self._leases.items() if lease.until > now}
+            self._leases = {row: lease for row, lease in self._leases.items() if lease[0] > now}
             lent: list[Lent] = []
-            for row, reason in self._choices(annotator):
-                self._leases[row] = Lease(now + LEASE_SECONDS, reason)
-                lent.append(Lent(row, reason))
+            while len(lent) < count and (choice := self._choose(annotator)) is not None:
+                self._leases[choice.row] = now + LEASE_SECONDS, choice.reason
+                lent.append(choice)
                 self._lent[annotator] += 1
-                if len(lent) == count:
-                    break
             return lent, self._n_free()
 
     def lend(self, rows: Sequence[int]) -> tuple[list[Lent], int]:
         """Lend rows by their ids, even if they are lent already; return them, and the number left."""
         with self.lock:
-            until = self._clock() + LEASE_SECONDS
-            for row in rows:
-                self._leases[row] = Lease(until, self.reason(row) or "requested")
-            return [Lent(row, self._leases[row].reason) for row in rows], self._n_free()
+            lent = [Lent(row, self.reason(row) or "requested") for row in rows]
+            self._leases |= {row: (self._clock() + LEASE_SECONDS, reason) for row, reason in lent}
+            return lent, self._n_free()
 
     def _n_free(self) -> int:
         """Return the number of rows that nobody has labelled, skipped or borrowed."""
         return self.left - sum(bool(self._is_left[row - 1]) for row in self._leases)
 
-    def done(self, row: int, annotator: str) -> None:
-        """Note a label or skip of a person, which is in the ledger."""
+    def done(self, row: int) -> None:
+        """Note a label or skip of a row, which is in the ledger."""
         with self.lock:
             self._leases.pop(row, None)
             self._mark(row)
-            is_skipped = any(
-                each.action == "skip" and each.annotator == annotator for each in self._ledger.current(row)
-            )
-            skips = self._skipped_by.setdefault(annotator, set())
-            (skips.add if is_skipped else skips.discard)(row)
 
     def reason(self, row: int) -> Reason | None:
         """Return why a row is lent, if it is."""
         with self.lock:
-            lease = self._leases.get(row)
-            return None if lease is None else lease.reason
+            return self._leases[row][1] if row in self._leases else None
 
     def _mark(self, row: int) -> None:
         self._is_labelled[row - 1] = row in self._ledger.counted
         self._is_left[row - 1] = row not in self._ledger.counted and row not in self._ledger.skipped
 
-    def _choices(self, annotator: str) -> Iterator[tuple[int, Reason]]:
-        """Yield rows for a person, each of which is lent before the next one is asked for."""
-        while True:
-            for choose in self._ways(annotator):
-                choice = choose(annotator)
-                if choice is not None:
-                    yield choice
-                    break
-            else:
-                return
-
-    def _ways(self, annotator: str) -> Sequence[Callable[[str], tuple[int, Reason] | None]]:
-        """Return the ways to choose the next row, in the order in which they are tried."""
-        number, ways = self._lent[annotator], list[Callable[[str], tuple[int, Reason] | None]]()
+    def _choose(self, annotator: str) -> Lent | None:
+        """Choose the next row for a person, in the first of several ways that finds one."""
+        number, ways = self._lent[annotator], list[Callable[[str], Lent | None]]()
         if number % SECOND_EVERY == SECOND_EVERY - 1:
             ways.append(self._second)
         if number % RANDOM_EVERY == RANDOM_EVERY - 1:
             ways.append(self._random)
         elif number % BRANCH_EVERY == BRANCH_EVERY - 1:
             ways.append(self._of_branch)
-        return [*ways, self._next_planned, self._random, self._second, self._skipped_by_others]
+        ways += [self._next_planned, self._random, self._second, self._skipped_by_others]
+        return next((choice for way in ways if (choice := way(annotator)) is not None), None)
 
     def _is_free(self, row: int, annotator: str) -> bool:
-        return row not in self._leases and row not in self._skipped_by.get(annotator, ())
+        """Return whether nobody has a row, and the person has not skipped it."""
+        given = self._ledger.current(row)
+        skipped = any(label.action == "skip" and label.annotator == annotator for label in given)
+        return row not in self._leases and not skipped
 
-    def _next_planned(self, annotator: str) -> tuple[int, Reason] | None:
+    def _next_planned(self, annotator: str) -> Lent | None:
         while self._planned:
             position, reason = self._planned.pop()
             if self._is_left[position] and position + 1 not in self._leases:
-                return position + 1, reason
+                return Lent(position + 1, reason)
         return None
 
-    def _random(self, annotator: str) -> tuple[int, Reason] | None:
+    def _random(self, annotator: str) -> Lent | None:
         is_free = self._is_left.copy()
         is_free[[row - 1 for row in self._leases]] = False
         free = np.flatnonzero(is_free)
-        return (int(self._rng.choice(free)) + 1, "random") if len(free) else None
+        return Lent(int(self._rng.choice(free)) + 1, "random") if len(free) else None
 
-    def _of_branch(self, annotator: str) -> tuple[int, Reason] | None:
+    def _of_branch(self, annotator: str) -> Lent | None:
         """Choose a row of the branch with the fewest labels for the rows that seem to belong there."""
         labels, left = (
             np.bincount(self._branch[rows] + 1, minlength=1 + max(self._plan.branches, default=0) + 1)
@@ -239,26 +221,25 @@ class Queue:
         for branch in sorted(branches, key=lambda each: (labels[each + 1] + 1) / (left[each + 1] + 1)):
             for position in self._plan.branches[branch].tolist():
                 if self._is_left[position] and position + 1 not in self._leases:
-                    return position + 1, "branch"
+                    return Lent(position + 1, "branch")
         return None
 
-    def _second(self, annotator: str) -> tuple[int, Reason] | None:
+    def _second(self, annotator: str) -> Lent | None:
         """Choose a row that only others have labelled, if too few rows have two labels."""
         ledger = self._ledger
-        waiting = sum(lease.reason == "second" for lease in self._leases.values())
+        waiting = sum(reason == "second" for _, reason in self._leases.values())
         if not ledger.labellers - {annotator} or len(ledger.twice) + waiting >= SECOND_SHARE * len(ledger.counted):
             return None
         rows = self._rng.permutation(np.flatnonzero(self._is_labelled))[:TRIES] + 1
         for row in rows.tolist():
             by = {label.annotator for label in ledger.independent(row)}
             if len(by) == 1 and annotator not in by and self._is_free(row, annotator):
-                return row, "second"
+                return Lent(row, "second")
         return None
 
-    def _skipped_by_others(self, annotator: str) -> tuple[int, Reason] | None:
+    def _skipped_by_others(self, annotator: str) -> Lent | None:
         rows = (row for row in sorted(self._ledger.skipped) if self._is_free(row, annotator))
-        row = next(rows, None)
-        return None if row is None else (row, "uncertain")
+        return next((Lent(row, "uncertain") for row in rows), None)
 
 
 def top_nodes(nodes: NDArray[np.int64], taxonomy: Taxonomy) -> NDArray[np.int64]:
@@ -274,3 +255,71 @@ def top_nodes(nodes: NDArray[np.int64], taxonomy: Taxonomy) -> NDArray[np.int64]
     of_known[owner[is_top[flat]][::-1]] = flat[is_top[flat]][::-1]  # the first one stays
     tops[distinct >= 0] = of_known
     return tops[inverse]
+
+
+def prepare(queue: Queue, fitted: Fitted, texts: Sequence[str], continues: Callable[[], bool] = lambda: True) -> None:
+    """Score all rows that the model has not scored, and plan, as long as it ``continues``."""
+    has_new = False
+    generation = queue.generation  # read before ``continues``, as a new model changes both
+    while len(rows := queue.unscored(BLOCK)):
+        if not continues():
+            return
+        scores = score(fitted, [texts[row] for row in rows.tolist()])
+        queue.set_scores(rows, scores, fitted.codec.taxonomy, generation)
+        has_new = True
+    if has_new or queue.needs_plan:
+        queue.plan(known_vectors(fitted))
+
+
+class Scorer:
+    """A thread of low priority that prepares the queue whenever it is woken; a new model has all rows scored again."""
+
+    def __init__(self, queue: Queue, texts: Sequence[str]) -> None:
+        self._queue, self._texts = queue, texts
+        self._changed = Condition()
+        self._fitted: Fitted | None = None
+        self._version: str | None = None
+        self._is_due, self._is_closed = False, False
+        self._thread = Thread(target=self._run, name="score", daemon=True)
+        self._thread.start()
+
+    def wake(self, version: str, fitted: Fitted) -> None:
+        """Prepare the queue with a model, soon."""
+        with self._changed:
+            if version != self._version:
+                self._queue.expire_scores()
+            self._version, self._fitted, self._is_due = version, fitted, True
+            self._changed.notify_all()
+
+    def wake_again(self) -> None:
+        """Prepare the queue with the same model: there are new rows, or few planned ones."""
+        with self._changed:
+            if self._fitted is not None:
+                self._is_due = True
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with suppress(OSError, AttributeError):  # Linux has priorities of threads
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_due or self._is_closed)
+                if self._is_closed:
+                    return
+                self._is_due, fitted, version = False, self._fitted, self._version
+            assert fitted is not None
+            try:
+                prepare(self._queue, fitted, self._texts, lambda version=version: self._continues(version))  # type: ignore[misc]
+            except Exception:
+                log.exception("rows to label cannot be ranked")
+
+    def _continues(self, version: str | None) -> bool:
+        with self._changed:
+            return not self._is_closed and version == self._version

@@ -1,47 +1,41 @@
-"""Train the model of a project on its taxonomy and labels, next to the service: a program that ends with it.
+"""Train the model of a project on its taxonomy and labels, in a process of its own next to the service.
 
-Its arguments are the folder, the number of threads, and the niceness. The model replaces the old one by one rename.
+The process ends with the service. Its arguments are the folder, the number of threads, and the niceness. The model
+replaces the old one by one rename. A training starts when there are enough new labels, and is retried if it fails.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any, NamedTuple
+from time import monotonic
+from typing import IO, Any, NamedTuple
 
 from hinet.classifier.saved_model import COLUMNS
 from hinet.data.tables import Columns
 from hinet.errors import HiNetError
+from hinet.files.database import utc_now
 from hinet.labelling.folder import ProjectFolder, ProjectSettings
-from hinet.labelling.ledger import Ledger
-from hinet.labelling.store import LabelStore
+from hinet.labelling.store import LabelStore, Ledger
+from hinet.parameters import resolve_threads
 from hinet.progress import SilentProgress
 from hinet.taxonomy import Taxonomy
 
 NOTE = "labelling"  # note in the manifest with what the model was trained on
 COLUMNS_OF_ROWS = Columns(text=("text",), label=("label",))
-
-
-class Snapshot(NamedTuple):
-    """Labels to train on, and what to tell them by later."""
-
-    texts: list[str]
-    labels: list[tuple[str, ...]]
-    last: int  # id of the newest label or skip
-    undone: tuple[int, ...]  # ids
-
-    @classmethod
-    def of(cls, store: LabelStore) -> Snapshot:
-        """Return the labels that count now."""
-        labels = store.labels()
-        texts, counted = store.texts(), sorted(Ledger(labels).counted.items())
-        last = max((label.id for label in labels), default=0)
-        undone = tuple(label.id for label in labels if label.undone is not None)
-        return cls([texts[row - 1] for row, _ in counted], [label.nodes for _, label in counted], last, undone)
+PROGRAM = (sys.executable, "-P", "-m", "hinet.labelling.training")  # -P: nothing of the current folder is imported
+MIN_LABELS, MAX_LABELS = 25, 1_000  # new labels that start a training
+GROWTH = 4  # a training starts when the labels have grown by a quarter
+RETRY_SECONDS, MAX_RETRY_SECONDS = 60.0, 3_600.0  # time until a failed training is tried again, doubled each time
+STOP_SECONDS = 10.0
+NICENESS = 10
+MAX_REASON = 500  # characters
 
 
 class TrainedOn(NamedTuple):
@@ -63,19 +57,19 @@ def train(folder: ProjectFolder, threads: int | None = None) -> None:
     """Train on the labels of a project, or on its taxonomy alone, and replace its model."""
     from hinet.engine.compiling import compile_for_training  # slow to import
 
-    settings, store = folder.settings(), LabelStore.open(folder.database)
-    try:
-        snapshot = Snapshot.of(store)
-    finally:
-        store.close()
-    time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    trained_on = TrainedOn(snapshot.last, len(snapshot.texts), time, snapshot.undone)
+    settings = folder.settings()
+    with closing(LabelStore.open(folder.database)) as store:
+        labels, texts = store.labels(), store.texts()
+    counted = sorted(Ledger(labels).counted.items())
+    undone = tuple(label.id for label in labels if label.undone is not None)
+    trained_on = TrainedOn(max((label.id for label in labels), default=0), len(counted), utc_now(), undone)
     compile_for_training()
-    taxonomy = Taxonomy.from_file(folder.taxonomy)
-    classifier = fitted_classifier(taxonomy, snapshot.texts, snapshot.labels, settings, threads)
-    notes = {COLUMNS: COLUMNS_OF_ROWS.to_dict(), NOTE: trained_on._asdict()}
+    classifier = fitted_classifier(
+        Taxonomy.from_file(folder.taxonomy), [texts[row - 1] for row, _ in counted],
+        [label.nodes for _, label in counted], settings, threads,
+    )  # fmt: skip
     folder.model.parent.mkdir(exist_ok=True)
-    classifier.save(folder.model, notes=notes)
+    classifier.save(folder.model, notes={COLUMNS: COLUMNS_OF_ROWS.to_dict(), NOTE: trained_on._asdict()})
 
 
 def fitted_classifier(
@@ -103,6 +97,121 @@ def fitted_classifier(
         return classifier.fit_taxonomy(classes)
     y = [set(nodes) for nodes in labels] if settings.several else [nodes[0] for nodes in labels]
     return classifier.partial_fit(list(texts), y, classes=classes)
+
+
+class Running(NamedTuple):
+    """A training that runs."""
+
+    started: str
+    rows: int
+    process: subprocess.Popen[bytes]
+    errors: IO[bytes]
+
+    @classmethod
+    def start(cls, folder: ProjectFolder, rows: int, threads: int, niceness: int) -> Running:
+        """Start a training; it ends when its standard input is closed, or this process ends."""
+        started, errors = utc_now(), tempfile.TemporaryFile()  # noqa: SIM115 open as long as the process
+        try:
+            process = subprocess.Popen(
+                [*PROGRAM, str(folder.path.resolve()), str(threads), str(niceness)],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
+            )  # fmt: skip
+        except OSError as error:
+            errors.close()
+            raise HiNetError(f"training cannot start: {error}") from None
+        return cls(started, rows, process, errors)
+
+    def stop(self) -> None:
+        """End the process, if it still runs."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.errors.close()
+        if self.process.stdin is not None:
+            with suppress(OSError):
+                self.process.stdin.close()
+
+    def problem(self) -> str | None:
+        """Return why a training that has ended failed, by the last line that it wrote; None if it ended well."""
+        code = self.process.returncode
+        if not code:
+            return None
+        self.errors.seek(0)
+        lines = self.errors.read().decode(errors="replace").strip().splitlines()
+        ended = f"was ended by signal {-code}" if code < 0 else "failed"
+        return f"training {ended}: {lines[-1] if lines else 'no reason is known'}"[:MAX_REASON]
+
+
+def train_first(folder: ProjectFolder) -> None:
+    """Train the first model in a process of its own, and wait for it; raise HiNetError if it fails."""
+    running = Running.start(folder, 0, resolve_threads(None), niceness=0)
+    try:
+        running.process.wait()
+        problem = running.problem()
+    finally:
+        running.stop()
+    if problem is not None:
+        raise HiNetError(problem)
+
+
+def labels_to_wait_for(rows: int) -> int:
+    """Return the number of new labels that starts the next training of a model that knows some labelled rows.
+
+    >>> [labels_to_wait_for(rows) for rows in (0, 100, 1_000, 19_000)]
+    [25, 25, 250, 1000]
+    """
+    return min(max(MIN_LABELS, rows // GROWTH), MAX_LABELS)
+
+
+class Retrainer:
+    """Starts trainings and watches them."""
+
+    def __init__(self, folder: ProjectFolder, clock: Callable[[], float] = monotonic) -> None:
+        self._folder, self._clock = folder, clock
+        self._failures, self._not_before = 0, 0.0
+        self._state: object = None  # state of the labels when the last training started
+        self.running: Running | None = None
+        self.problem: str | None = None  # why the last training failed
+
+    def may_start(self, state: object) -> bool:
+        """Return whether no training runs, the last one did not fail just now, or end well with these labels."""
+        has_news = self.problem is not None or state != self._state  # else the model may be one that cannot be loaded
+        return self.running is None and has_news and self._clock() >= self._not_before
+
+    def start(self, rows: int, state: object) -> None:
+        """Start a training on a number of labelled rows, with all threads but one, which answers."""
+        self._state = state
+        try:
+            self.running = Running.start(self._folder, rows, max(1, resolve_threads(None) - 1), NICENESS)
+        except HiNetError as error:
+            self._fail(str(error))
+
+    def finished(self) -> bool:
+        """Return whether a training has just ended well; a failure is kept as ``problem``."""
+        if self.running is None or self.running.process.poll() is None:
+            return False
+        problem = self.running.problem()
+        self.close()
+        if problem is not None:
+            self._fail(problem)
+            return False
+        self.problem, self._failures = None, 0
+        return True
+
+    def _fail(self, reason: str) -> None:
+        self.problem = reason
+        wait = min(RETRY_SECONDS * 2**self._failures, MAX_RETRY_SECONDS)
+        self._failures, self._not_before = self._failures + 1, self._clock() + wait
+
+    def close(self) -> None:
+        """Stop a training that runs; the old model stays."""
+        running, self.running = self.running, None
+        if running is not None:
+            running.stop()
 
 
 def _exit_with_parent() -> None:

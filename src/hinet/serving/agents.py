@@ -23,17 +23,7 @@ from starlette.exceptions import HTTPException
 
 from hinet import __version__
 from hinet.serving import schemas
-from hinet.serving.gate import (
-    BODY,
-    INTERNAL_ERROR,
-    ConcurrencyLimit,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    log_failure,
-    too_long,
-)
+from hinet.serving.gate import BODY, ConcurrencyLimit, Message, Receive, Scope, Send, problem_of, too_long
 from hinet.serving.problems import ProblemError
 from hinet.serving.service import Service, parse
 from hinet.serving.settings import Settings
@@ -54,21 +44,12 @@ class Tool(NamedTuple):
     name: str
     description: str
     arguments: type[BaseModel]
-    answer: Callable[[Service, bytes], Awaitable[Any]]
+    answer: Callable[[Service, Any], Awaitable[Any]]
     only_reads: bool = True
 
 
-async def _list_models(service: Service, body: bytes) -> Any:
-    parse(ModelsRequest, body)
+async def _list_models(service: Service, asked: ModelsRequest) -> Any:
     return await service.list_models()
-
-
-async def _browse(service: Service, body: bytes) -> Any:
-    return await service.nodes(parse(schemas.NodeQuery, body))
-
-
-async def _search(service: Service, body: bytes) -> Any:
-    return await service.search(parse(schemas.SearchQuery, body))
 
 
 TOOLS = (
@@ -82,11 +63,11 @@ TOOLS = (
         schemas.ExplainRequest, Service.explain,
     ),
     Tool(
-        "search_taxonomy", "Find nodes of the taxonomy by id, title or synonym.", schemas.SearchQuery, _search,
+        "search_taxonomy", "Find nodes of the taxonomy by id, title or synonym.", schemas.SearchQuery, Service.search,
     ),
     Tool(
         "browse_taxonomy", "Show a node of the taxonomy with its ancestors and a page of its children.",
-        schemas.NodeQuery, _browse,
+        schemas.NodeQuery, Service.taxonomy,
     ),
     Tool("list_models", "List the served models and the limits of requests.", ModelsRequest, _list_models),
     Tool(
@@ -118,42 +99,27 @@ class Agents:
             there_are = f"there is no such tool; the service has {', '.join(self._tools)}"
             return _failed(ProblemError(404, "not-found", there_are))
         try:
-            answer = await self._answer(tool, _body(params.arguments))
-        except ProblemError as problem:
-            return _failed(problem)
-        except TimeoutError:
-            return _failed(ProblemError(503, "too-slow", f"it took more than {self._settings.seconds:g} seconds"))
+            answer = await self._answer(tool, params.arguments or {})
         except Exception as error:
-            log_failure(f"tool {tool.name}", error, with_text=self._settings.log_texts)
-            return _failed(INTERNAL_ERROR)
+            return _failed(problem_of(error, f"tool {tool.name}", self._settings))
         return types.CallToolResult(content=_text(answer), structured_content=orjson.loads(answer))
 
-    async def _answer(self, tool: Tool, body: bytes) -> bytes:
+    async def _answer(self, tool: Tool, arguments: Mapping[str, Any]) -> bytes:
+        try:
+            body = orjson.dumps(arguments)
+        except TypeError:  # such as an integer of more than 64 bits, or nesting that is too deep
+            raise ProblemError(422, "invalid-request", "the arguments cannot be written as JSON") from None
         if len(body) > self._settings.max_body:
             raise too_long(self._settings.max_body)
         with self._limit:
             async with asyncio.timeout(self._settings.seconds):
-                answer = await tool.answer(self._service, body)
-        return answer if isinstance(answer, bytes) else orjson.dumps(answer)
-
-
-def _body(arguments: Mapping[str, Any] | None) -> bytes:
-    """Return the arguments of a call as the body of a request."""
-    try:
-        return orjson.dumps(arguments or {})
-    except TypeError:  # such as an integer of more than 64 bits, or nesting that is too deep
-        raise ProblemError(422, "invalid-request", "the arguments cannot be written as JSON") from None
+                return orjson.dumps(await tool.answer(self._service, parse(tool.arguments, body)))
 
 
 def _description(tool: Tool) -> types.Tool:
-    return types.Tool(
-        name=tool.name,
-        description=tool.description,
-        input_schema=tool.arguments.model_json_schema(),
-        annotations=types.ToolAnnotations(
-            read_only_hint=tool.only_reads, destructive_hint=False, open_world_hint=False
-        ),
-    )
+    hints = types.ToolAnnotations(read_only_hint=tool.only_reads, destructive_hint=False, open_world_hint=False)
+    schema = tool.arguments.model_json_schema()
+    return types.Tool(name=tool.name, description=tool.description, input_schema=schema, annotations=hints)
 
 
 def _text(content: bytes) -> list[types.ContentBlock]:
@@ -190,7 +156,7 @@ class AgentEndpoint:
         await self._manager.handle_request(scope, receive_again, send)
 
 
-def serve_standard_streams(settings: Settings) -> None:
+async def serve_standard_streams(settings: Settings) -> None:
     """Answer requests on standard input until it ends or the process is terminated.
 
     Raises
@@ -198,13 +164,9 @@ def serve_standard_streams(settings: Settings) -> None:
     HiNetError
         If no model can be loaded.
     """
-    asyncio.run(_serve_standard_streams(settings))
-
-
-async def _serve_standard_streams(settings: Settings) -> None:
     service = Service(settings)
     try:
-        await service.load_models()
+        await service.load()
     except BaseException:
         service.close()
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -32,7 +32,7 @@ from hinet.serving.nodes import Nodes
 from hinet.taxonomy import STOP
 
 Json = dict[str, Any]
-MAX_CACHED_LABELS = 1 << 20  # a DAG may have more paths than memory can hold
+MAX_CACHED_LABELS = 1 << 18  # a DAG may have more paths than memory can hold
 MEANING = " (meaning)"  # suffix of a word in the name of a feature: the contribution of its vector
 Span = tuple[int, int]
 MAX_RESTRICTIONS = 16  # choices of branches whose searches are kept
@@ -97,7 +97,7 @@ class Answerer:
     """Answers questions about texts, or about rows of a table, with a loaded model."""
 
     model: LoadedModel
-    known_nodes: Nodes | None = None  # nodes of the same taxonomy, if they are known
+    nodes: Nodes
 
     @property
     def fitted(self) -> Fitted:
@@ -105,25 +105,15 @@ class Answerer:
         return self.model.fitted
 
     @cached_property
-    def nodes(self) -> Nodes:
-        """The taxonomy of the model."""
-        return self.known_nodes or Nodes(self.model.fitted.codec)
+    def restricted(self) -> Callable[[tuple[str, ...], tuple[str, ...]], Fitted]:
+        """Returns the model for some branches without others, or raises HiNetError; the last few are kept."""
+        fitted = self.fitted  # a reference to self would be a cycle, which keeps a replaced model in memory
 
-    @cached_property
-    def _restrictions(self) -> dict[tuple[tuple[str, ...], tuple[str, ...]], Fitted]:
-        return {}
+        @lru_cache(MAX_RESTRICTIONS)
+        def restrict(within: tuple[str, ...], exclude: tuple[str, ...]) -> Fitted:
+            return fitted.restricted(list(within) or None, list(exclude) or None) if within or exclude else fitted
 
-    def restricted(self, within: tuple[str, ...], exclude: tuple[str, ...]) -> Fitted:
-        """Return the model for some branches without others, or raise HiNetError; the last few are kept."""
-        if not within and not exclude:
-            return self.fitted
-        fitted = self._restrictions.get((within, exclude))
-        if fitted is None:
-            fitted = self.fitted.restricted(list(within) or None, list(exclude) or None)
-            if len(self._restrictions) >= MAX_RESTRICTIONS:
-                self._restrictions.clear()
-            self._restrictions[within, exclude] = fitted
-        return fitted
+        return restrict
 
     def answer(
         self, inputs: Any, question: Question, observe: Callable[[Fitted, Any, Found], None] | None = None
@@ -178,7 +168,7 @@ class Answerer:
     def _trace(self, path: list[int], step_probability: Sequence[float], probability: float) -> Json:
         """Return a path of nodes below the root as a trace."""
         steps = [
-            {"node": self.nodes.ids[node], "title": self.nodes.titles[node], "probability": p, "siblings": None}
+            {**self.nodes.named(node), "probability": p, "siblings": None}
             for node, p in zip(path, step_probability, strict=True)
         ]
         return {**self._label(path, probability), "steps": steps, "below": None}
@@ -186,22 +176,18 @@ class Answerer:
     def _label(self, path: list[int], probability: float) -> Json:
         """Return the end of a path of nodes below the root as a label."""
         end = path[-1] if path else self.fitted.codec.taxonomy.root
-        return {
-            "label": self._label_text(path),
-            "node": self.nodes.ids[end],
-            "title": self.nodes.titles[end],
-            "probability": probability,
-        }
+        return {"label": self._label_text(tuple(path)), **self.nodes.named(end), "probability": probability}
 
-    def _label_text(self, path: Sequence[int]) -> str:
-        """Return the end of a path of nodes as labels were written in training."""
-        key = path[-1] if path and self._is_tree else tuple(path)
-        label = self._labels.get(key)
-        if label is None:
-            label = label_text(self.fitted.codec.label_of(path), self.model.style)
-            if len(self._labels) < MAX_CACHED_LABELS:
-                self._labels[key] = label
-        return label
+    @cached_property
+    def _label_text(self) -> Callable[[tuple[int, ...]], str]:
+        """Returns the end of a path of nodes as labels were written in training."""
+        codec, style = self.fitted.codec, self.model.style
+
+        @lru_cache(MAX_CACHED_LABELS)
+        def text(path: tuple[int, ...]) -> str:
+            return label_text(codec.label_of(path), style)
+
+        return text
 
     def _set_labels(self, answers: Answers, results: list[Json]) -> None:
         """Replace the labels of results by those of answers."""
@@ -259,13 +245,10 @@ class Answerer:
             node = int(layers.node[group if neuron == STOP else neuron])
             nodes.append(
                 {
-                    "node": self.nodes.ids[node],
-                    "title": self.nodes.titles[node],
-                    "probability": min(float(probability[option]), 1.0),
-                    "children": self.nodes.child_counts[node],
-                    "stops": neuron == STOP,
+                    **self.nodes.named(node), "probability": min(float(probability[option]), 1.0),
+                    "children": self.nodes.child_counts[node], "stops": neuron == STOP,
                 }
-            )
+            )  # fmt: skip
         return {"total": len(probability) - 1, "nodes": nodes}
 
     def explain(self, inputs: Any, node: int | None, max_words: int) -> Json:
@@ -292,10 +275,9 @@ class Answerer:
         return [[near and self._neighbour(near) for near in each] for each in found]
 
     def _neighbour(self, found: Neighbour) -> Json:
-        node = found.node
         return {
-            "text": found.text, "node": self.nodes.ids[node], "title": self.nodes.titles[node],
-            "similarity": min(max(found.similarity, -1.0), 1.0), "origin": found.origin, "row": found.row,
+            **self.nodes.named(found.node), "text": found.text, "origin": found.origin, "row": found.row,
+            "similarity": min(max(found.similarity, -1.0), 1.0),
         }  # fmt: skip
 
     def _step(self, step: Step, path: list[int], spans: TextSpans) -> Json:
@@ -306,29 +288,17 @@ class Answerer:
 
         def option(name: str) -> Json:
             node = parent if name == STOPS else taxonomy.position(name)
-            return {"node": self.nodes.ids[node], "title": self.nodes.titles[node], "stops": name == STOPS}
+            return {**self.nodes.named(node), "stops": name == STOPS}
 
+        reasons = [
+            {"feature": feature, "push": push, "places": spans.of_feature(feature)} for feature, push in step.reasons
+        ]
         return {
             "chosen": option(step.chosen),
             "rival": None if self.fitted.codec.layers.multilabel else option(step.rival),
-            "probability": min(step.probability, 1.0),
-            "difference": step.difference,
-            "reasons": [
-                {"feature": feature, "push": push, "places": spans.of_feature(feature)}
-                for feature, push in step.reasons
-            ],
-            "others": step.others,
-            "rest": step.rest,
-        }
-
-    @cached_property
-    def _is_tree(self) -> bool:
-        return self.fitted.codec.taxonomy.is_tree
-
-    @cached_property
-    def _labels(self) -> dict[int | tuple[int, ...], str]:
-        """Cache of labels as text, by node in a tree or by path in a DAG."""
-        return {}
+            "probability": min(step.probability, 1.0), "difference": step.difference, "reasons": reasons,
+            "others": step.others, "rest": step.rest,
+        }  # fmt: skip
 
 
 def _first_traces(traces: Traces) -> Traces:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -37,7 +36,6 @@ FALSE_ALARM = 0.001  # maximum probability that a day of independent texts of th
 SHOWN_DAYS = 30
 SAMPLE = 8  # texts of a version that are compared with its memory at a time
 MAX_SHARE = 0.02  # maximum share of time that these comparisons take
-MAX_WAITING = 10_000  # searches whose texts wait to be counted
 MAX_SAMPLED = 256  # texts that wait for that
 SCHEMA = """
 CREATE TABLE counts (
@@ -63,104 +61,62 @@ class ModelKey(NamedTuple):
     version: str
 
 
-class Observation(NamedTuple):
-    """Answered texts with their features and probabilities."""
-
-    key: ModelKey
-    fitted: Fitted
-    rows: Any  # features of the texts
-    found: Found
-
-
-class _Answers(NamedTuple):
-    """Answers that are not counted yet."""
-
-    key: ModelKey
-    day: str
-    log_p: Any  # log probabilities of the traces
-    offsets: NDArray[np.int64]  # traces of row i are offsets[i]:offsets[i + 1], the best first
-    unknown: NDArray[np.float32] | None  # (n,)
-
-    def values(self) -> dict[Signal, Any]:
-        """Return what is counted, one value per text."""
-        best = self.offsets[:-1][np.diff(self.offsets) > 0]
-        values: dict[Signal, Any] = {"confidence": np.exp(self.log_p[best])}
-        return values if self.unknown is None else {**values, "known_words": 1 - self.unknown}
+Place = tuple[ModelKey, str, Signal]  # version, day and signal
 
 
 class Counts:
     """Counts of all models, shared by threads; those of the file, and those that are not written yet."""
 
     def __init__(self, feedback: Path | None, lock_seconds: float = Settings.lock_seconds) -> None:
-        path = None if feedback is None else feedback.with_name(f"{feedback.name}.counts")
-        self._store = None if path is None else Database.open_kind(path, COUNTS, lock_seconds)
+        self._store = None
+        if feedback is not None:
+            self._store = Database.open_kind(feedback.with_name(f"{feedback.name}.counts"), COUNTS, lock_seconds)
         self._lock = Lock()
-        self._counting = Lock()  # held until all that waited is counted, so that a reader misses nothing
-        self._pending: dict[ModelKey, Days] = {}
-        self._written: dict[ModelKey, Days] = {}
+        self._pending: dict[Place, Bins] = {}
+        self._written: dict[Place, Bins] = {}
         self._samples: list[tuple[ModelKey, str, Fitted, Any]] = []
         self._to_sample: dict[ModelKey, int] = {}
-        self._waiting: list[_Answers] = []
         self._rests_until = 0.0  # when texts may be compared with memories again
 
     def load(self, keys: Iterable[ModelKey]) -> None:
         """Read the counts of these versions, including those of other processes; may raise StoreError."""
-        if self._store is not None:
-            written = {key: self._read(self._store, key) for key in keys}
-            with self._lock:
-                self._written = written
-
-    def _read(self, store: Database, key: ModelKey) -> Days:
-        days: Days = {}
+        if self._store is None:
+            return
+        written: dict[Place, Bins] = {}
         query = "SELECT day, signal, bin, texts FROM counts WHERE model = ? AND version = ?"
-        for day, signal, number, texts in store.select(query, *key):
-            if signal in SIGNALS and 0 <= number < BINS:
-                days.setdefault(day, {}).setdefault(signal, np.zeros(BINS, np.int64))[number] += texts
-        return days
-
-    def observe(self, observed: Observation) -> None:
-        """Keep what is counted of answered texts until the next poll; a few of them for :meth:`measure`."""
-        key, fitted, rows, found = observed
-        unknown = rows.unknown if isinstance(rows, MixedRows) else None
+        for key in keys:
+            for day, signal, number, texts in self._store.select(query, *key):
+                if signal in SIGNALS and 0 <= number < BINS:
+                    written.setdefault((key, day, signal), np.zeros(BINS, np.int64))[number] = texts
         with self._lock:
-            day = _today()
-            self._waiting.append(_Answers(key, day, found.traces.log_p, found.traces.row_offsets, unknown))
+            self._written = written
+
+    def observe(self, key: ModelKey, fitted: Fitted, rows: Any, found: Found) -> None:
+        """Count answered texts, given their features and traces; keep a few of them for :meth:`measure`."""
+        day, offsets = _today(), found.traces.row_offsets
+        assert found.traces.log_p is not None
+        self.add(key, day, "confidence", np.exp(found.traces.log_p[offsets[:-1][np.diff(offsets) > 0]]))
+        if isinstance(rows, MixedRows) and rows.unknown is not None:
+            self.add(key, day, "known_words", 1 - rows.unknown)
+        with self._lock:
             room = min(self._to_sample.get(key, SAMPLE), MAX_SAMPLED - len(self._samples))
             if room > 0 and fitted.predictor.can_remember:
                 sample = rows[np.arange(min(room, rows.shape[0]))]
                 self._samples.append((key, day, fitted, sample))
                 self._to_sample[key] = room - sample.shape[0]
-            is_full = len(self._waiting) >= MAX_WAITING
-        if is_full:
-            self._count_waiting()
-
-    def _count_waiting(self) -> None:
-        """Count the answers that wait, while others are added to them."""
-        with self._counting:
-            with self._lock:
-                waiting, self._waiting = self._waiting, []
-            values: dict[tuple[ModelKey, str, Signal], list[Any]] = {}
-            for answers in waiting:
-                for signal, shares in answers.values().items():
-                    values.setdefault((answers.key, answers.day, signal), []).append(shares)
-            for place, shares in values.items():
-                self.add(*place, np.concatenate(shares))
 
     def add(self, key: ModelKey, day: str, signal: Signal, shares: NDArray[Any]) -> None:
         """Count values of texts."""
         number = np.clip((shares * BINS).astype(np.int64), 0, BINS - 1)
-        added = np.bincount(number, minlength=BINS)
         with self._lock:
-            bins = self._pending.setdefault(key, {}).setdefault(day, {}).setdefault(signal, np.zeros(BINS, np.int64))
-            bins += added
+            _add(self._pending, {(key, day, signal): np.bincount(number, minlength=BINS)})
 
     def measure(self) -> None:
-        """Count the texts that were kept, and the similarity of the nearest known text of a few.
+        """Count the similarity of the nearest known text of a few texts.
 
         One comparison with a large memory takes long, however few texts are compared: the next ones wait for as long as
         ``MAX_SHARE`` demands.
         """
-        self._count_waiting()
         start = monotonic()
         if start < self._rests_until:
             return
@@ -187,14 +143,11 @@ class Counts:
         """Write the counts to the file; if it cannot be written now, raise StoreError and keep them."""
         if self._store is None:
             return
-        self._count_waiting()
         with self._lock:
             pending, self._pending = self._pending, {}
         values = [
             (*key, day, signal, number, int(bins[number]))
-            for key, days in pending.items()
-            for day, signals in days.items()
-            for signal, bins in signals.items()
+            for (key, day, signal), bins in pending.items()
             for number in np.flatnonzero(bins).tolist()
         ]
         try:
@@ -203,10 +156,10 @@ class Counts:
                     connection.executemany(ADD, values)
         except BaseException:
             with self._lock:
-                self._pending = merged([pending, self._pending])
+                _add(self._pending, pending)
             raise
         with self._lock:
-            self._written = merged([self._written, pending])
+            _add(self._written, pending)
 
     def close(self) -> None:
         """Close the file."""
@@ -214,10 +167,14 @@ class Counts:
             self._store.close()
 
     def days(self, key: ModelKey) -> Days:
-        """Return the counts of a version by day, in order."""
-        self._count_waiting()
+        """Return the counts of a version by day, in order; those of every signal, even without any texts."""
         with self._lock:
-            days = merged([{key: each[key]} for each in (self._written, self._pending) if key in each]).get(key, {})
+            counts = dict(self._written)
+            _add(counts, self._pending)
+        days: Days = {}
+        for (version, day, signal), bins in counts.items():
+            if version == key:
+                days.setdefault(day, dict.fromkeys(SIGNALS, np.zeros(BINS, np.int64)))[signal] = bins
         return dict(sorted(days.items()))
 
 
@@ -225,20 +182,13 @@ def _today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-def merged(parts: Iterable[Mapping[ModelKey, Days]]) -> dict[ModelKey, Days]:
-    """Return the sums of counts."""
-    sums: dict[ModelKey, Days] = {}
-    for part in parts:
-        for key, days in part.items():
-            for day, signals in days.items():
-                for signal, bins in signals.items():
-                    of_day = sums.setdefault(key, {}).setdefault(day, {})
-                    of_day[signal] = of_day[signal] + bins if signal in of_day else bins.copy()
-    return sums
+def _add(counts: dict[Place, Bins], more: Mapping[Place, Bins]) -> None:
+    """Add counts to others; arrays are shared, and none is changed."""
+    for place, bins in more.items():
+        counts[place] = counts[place] + bins if place in counts else bins
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """The texts of the last days next to those of the first days, by one signal."""
 
     signal: Signal
@@ -274,9 +224,8 @@ def compare(days: Days, today: str) -> tuple[list[str], list[str], list[Comparis
     last = _until(days, later[::-1][:MAX_DAYS], MIN_TEXTS)[::-1]
     if not first or not last:
         return first, [], []
-    sums = [{signal: _sum(days, chosen, signal) for signal in SIGNALS} for chosen in (first, last)]
-    enough = [signal for signal in SIGNALS if all(part[signal].sum() >= MIN_TEXTS for part in sums)]
-    return first, last, [Comparison(signal, sums[0][signal], sums[1][signal]) for signal in enough]
+    comparisons = [Comparison(signal, _sum(days, first, signal), _sum(days, last, signal)) for signal in SIGNALS]
+    return first, last, [each for each in comparisons if min(each.first.sum(), each.last.sum()) >= MIN_TEXTS]
 
 
 def _until(days: Days, order: list[str], texts: int) -> list[str]:
@@ -290,19 +239,16 @@ def _until(days: Days, order: list[str], texts: int) -> list[str]:
 
 
 def _texts(signals: Mapping[Signal, Bins]) -> int:
-    return int(signals["confidence"].sum()) if "confidence" in signals else 0
+    return int(signals["confidence"].sum())
 
 
 def _sum(days: Days, chosen: list[str], signal: Signal) -> Bins:
-    none = np.zeros(BINS, np.int64)
-    return sum((days[day].get(signal, none) for day in chosen), none)
+    return sum((days[day][signal] for day in chosen), np.zeros(BINS, np.int64))
 
 
-def _mean(bins: Bins | None) -> float | None:
+def _mean(bins: Bins) -> float | None:
     """Return the mean value, by the middles of the bins."""
-    if bins is None or not bins.any():
-        return None
-    return float(bins @ (np.arange(BINS) + 0.5)) / BINS / int(bins.sum())
+    return float(bins @ (np.arange(BINS) + 0.5)) / BINS / int(bins.sum()) if bins.any() else None
 
 
 def report(days: Days, today: str | None = None) -> Json | None:
@@ -311,7 +257,7 @@ def report(days: Days, today: str | None = None) -> Json | None:
         return None
     first, last, comparisons = compare(days, today or _today())
     shown = [
-        {"day": day, "texts": _texts(signals), **{signal: _mean(signals.get(signal)) for signal in SIGNALS}}
+        {"day": day, "texts": _texts(signals), **{signal: _mean(signals[signal]) for signal in SIGNALS}}
         for day, signals in [*days.items()][-SHOWN_DAYS:]
     ]
     signals = [comparison.to_json() for comparison in comparisons]

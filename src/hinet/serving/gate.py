@@ -15,14 +15,15 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.responses import Response
 
 from hinet.errors import HiNetError, quoted
-from hinet.serving.problems import CONTENT_TYPE, ProblemError
+from hinet.serving.problems import ProblemError
 from hinet.serving.settings import Settings
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"  # no CDN
@@ -42,6 +43,7 @@ _ALLOWED = re.compile(rf"(?P<below>\*\.)?(?P<name>{_NAME})\.?", re.ASCII)
 BODY = "hinet.body"  # key of the body in the scope of a request
 ALWAYS = ("/health", "/ready", "/metrics")  # exempt from the concurrency limit
 GUARDED = ("/v1/", "/metrics", "/mcp")  # paths that need a token
+CLASSIFY = "/v1/classify"
 FILE = "/v1/classify/file"  # its body is a stream
 DRAIN_SECONDS, DRAIN_BYTES = 2.0, 1 << 26  # limits of reading a body that is refused
 SHUTTING_DOWN = ProblemError(503, "not-ready", "the service is shutting down", headers={"Retry-After": "5"})
@@ -68,37 +70,32 @@ def check_token(header: bytes | None, digests: Iterable[bytes]) -> None:
         raise ProblemError(401, "unauthorized", detail, headers={"WWW-Authenticate": "Bearer"})
 
 
-@dataclass(frozen=True)
 class Hosts:
-    """Allowed hosts: addresses, ``localhost``, and the names in the settings; ports are ignored."""
+    """Hosts that settings allow: addresses, ``localhost``, and names; ports are ignored.
 
-    names: frozenset[str]
-    domains: tuple[str, ...]  # each has a leading dot; all names below them are allowed
-    any_name: bool
+    Raises
+    ------
+    HiNetError
+        If an allowed host is not a name.
+    """
 
-    @classmethod
-    def of(cls, settings: Settings) -> Hosts:
-        """Return the hosts that settings allow.
-
-        Raises
-        ------
-        HiNetError
-            If an allowed host is not a name.
-        """
-        names, domains = {"localhost", settings.host.lower()}, []
+    def __init__(self, settings: Settings) -> None:
+        self._names = {"localhost", settings.host.lower()}
+        self._domains: tuple[str, ...] = ()  # each has a leading dot; all names below them are allowed
+        self._any_name = bool(settings.tokens) and not settings.allowed_hosts  # pages of other sites have no token
         for given in settings.allowed_hosts:
             allowed = _ALLOWED.fullmatch(given.lower())
-            if allowed is not None and allowed["below"]:
-                domains.append(f".{allowed['name']}")
-            elif allowed is not None:
-                names.add(allowed["name"])
-            elif given != ANY:
+            if given == ANY:
+                self._any_name = True
+            elif allowed is None:
                 raise HiNetError(
                     "`allowed_host` must be a host name without scheme and port, such as hinet.example.com, "
                     f"*.example.com or *; got {quoted(given)}"
                 )
-        guarded = bool(settings.tokens) and not settings.allowed_hosts  # pages of other sites have no token
-        return cls(frozenset(names), tuple(domains), guarded or ANY in settings.allowed_hosts)
+            elif allowed["below"]:
+                self._domains += (f".{allowed['name']}",)
+            else:
+                self._names.add(allowed["name"])
 
     def check(self, headers: Iterable[tuple[bytes, bytes]], http_version: str) -> None:
         """Raise ProblemError unless a request names exactly one host, and an allowed one."""
@@ -110,7 +107,7 @@ class Hosts:
         host = _parse_host(given[0].decode("latin-1"))
         if host is None:
             raise ProblemError(400, "invalid-request", "the Host header is not a host")
-        if isinstance(host, str) and not (self.any_name or host in self.names or host.endswith(self.domains)):
+        if isinstance(host, str) and not (self._any_name or host in self._names or host.endswith(self._domains)):
             detail = f"the host {quoted(host)} is not allowed; start the service with --allowed-host {host}"
             raise ProblemError(421, "wrong-host", detail)
 
@@ -131,31 +128,24 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.requests = Counter("hinet_requests", "Requests answered.", ["endpoint", "status"], registry=registry)
-        self.seconds = Histogram(
-            "hinet_request_seconds", "Time from the head of a request to the end of its answer.", ["endpoint"],
-            buckets=SECONDS, registry=registry,
-        )  # fmt: skip
-        self.running = Gauge("hinet_running_requests", "Requests in progress.", registry=registry)
-        self.texts = Counter("hinet_texts", "Texts and rows classified.", ["model"], registry=registry)
-        self.batches = Histogram(
-            "hinet_batch_requests", "Requests that were answered by one search.", buckets=SIZES, registry=registry
-        )
-        self.loads = Counter("hinet_model_loads", "Models loaded or refused.", ["model", "outcome"], registry=registry)
-        self.drift = Gauge(
-            "hinet_text_distance", "Distance of the texts of the last days from those of the first days.",
-            ["model", "signal"], registry=registry,
-        )  # fmt: skip
-        self.differs = Gauge(
-            "hinet_texts_differ", "1 if the texts of the last days differ from the first days.", ["model"],
-            registry=registry,
-        )  # fmt: skip
-        self.means = Gauge(
-            "hinet_text_mean", "Mean known-word share, similarity and confidence of the texts of the last counted day.",
-            ["model", "signal"], registry=registry,
-        )  # fmt: skip
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self.requests = counter("hinet_requests", "Requests answered.", ["endpoint", "status"])
+        message = "Time from the head of a request to the end of its answer."
+        self.seconds = histogram("hinet_request_seconds", message, ["endpoint"], buckets=SECONDS)
+        self.running = gauge("hinet_running_requests", "Requests in progress.")
+        self.texts = counter("hinet_texts", "Texts and rows classified.", ["model"])
+        message = "Requests that were answered by one search."
+        self.batches = histogram("hinet_batch_requests", message, buckets=SIZES)
+        self.loads = counter("hinet_model_loads", "Models loaded or refused.", ["model", "outcome"])
+        message = "Distance of the texts of the last days from those of the first days."
+        self.drift = gauge("hinet_text_distance", message, ["model", "signal"])
+        message = "1 if the texts of the last days differ from the first days."
+        self.differs = gauge("hinet_texts_differ", message, ["model"])
+        message = "Mean known-word share, similarity and confidence of the texts of the last counted day."
+        self.means = gauge("hinet_text_mean", message, ["model", "signal"])
+        self.feedback = counter("hinet_feedback", "Feedback kept.", ["model", "verdict"])
         self._verdicts: dict[str, tuple[str, bool]] = {}  # keys are models; version, and whether texts differ
-        self.feedback = Counter("hinet_feedback", "Feedback kept.", ["model", "verdict"], registry=registry)
 
     def set_drift(self, model: str, version: str, texts: Mapping[str, Any] | None) -> bool:
         """Set how the last texts of a version compare with the first ones; return whether they differ, as news.
@@ -172,11 +162,6 @@ class Metrics:
         self._verdicts[model] = verdict
         return verdict[1] and before != verdict
 
-    def answered(self, endpoint: str, status: int, seconds: float) -> None:
-        """Count a request."""
-        self.requests.labels(endpoint, str(status)).inc()
-        self.seconds.labels(endpoint).observe(seconds)
-
     def text(self) -> bytes:
         """Return all metrics in the Prometheus text format."""
         return generate_latest(self.registry)
@@ -192,13 +177,11 @@ def _set(gauge: Gauge, value: float | None, *labels: str) -> None:
 
 
 class Gate:
-    """An ASGI application around another one."""
+    """An ASGI application around another one, which gets all requests but those to classify."""
 
-    def __init__(
-        self, app: App, settings: Settings, metrics: Metrics, direct: Mapping[tuple[str, str], Handler]
-    ) -> None:
-        self._app, self._settings, self._metrics, self._direct = app, settings, metrics, direct
-        self._hosts = Hosts.of(settings)
+    def __init__(self, app: App, settings: Settings, metrics: Metrics, classify: Handler) -> None:
+        self._app, self._settings, self._metrics, self._classify = app, settings, metrics, classify
+        self._hosts = Hosts(settings)
         self._requests, self._files = ConcurrencyLimit(settings.max_requests), ConcurrencyLimit(settings.max_files)
         metrics.running.set_function(lambda: self._requests.running + self._files.running)
 
@@ -207,26 +190,22 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, response = time.perf_counter(), _Response(send, self._settings.seconds)
+        start, response = time.perf_counter(), _Sender(scope, receive, send, self._settings.seconds)
         try:
             await self._pass(scope, receive, response)
-        except ProblemError as problem:
-            await response.problem(problem)
-        except TimeoutError:
-            message = f"it took more than {self._settings.seconds:g} seconds"
-            await response.problem(ProblemError(503, "too-slow", message, headers={"Retry-After": "5"}))
         except asyncio.CancelledError:  # uvicorn cancels requests that outlast the grace period
             await response.problem(SHUTTING_DOWN)
         except Exception as error:
-            log_failure(f"{scope['method']} {_endpoint(scope)}", error, with_text=self._settings.log_texts)
-            await response.problem(INTERNAL_ERROR)
-        seconds = time.perf_counter() - start
-        endpoint = _endpoint(scope)
-        self._metrics.answered(endpoint, response.status, seconds)
+            await response.problem(problem_of(error, f"{scope['method']} {_endpoint(scope)}", self._settings))
+        seconds, endpoint = time.perf_counter() - start, _endpoint(scope)
+        self._metrics.requests.labels(endpoint, str(response.status)).inc()
+        self._metrics.seconds.labels(endpoint).observe(seconds)
         if self._settings.log_requests:
-            self._log_request(scope, endpoint, response.status, seconds)
+            body = scope.get(BODY, b"")[:MAX_LOGGED].decode(errors="replace")
+            texts = f" {body!r}" if self._settings.log_texts else ""  # escaped, so that no text looks like another line
+            log.info("%s %s %d %.1f ms%s", scope["method"], endpoint, response.status, 1e3 * seconds, texts)
 
-    async def _pass(self, scope: Scope, receive: Receive, response: _Response) -> None:
+    async def _pass(self, scope: Scope, receive: Receive, response: _Sender) -> None:
         self._hosts.check(scope["headers"], scope["http_version"])
         path: str = scope["path"]
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -240,12 +219,12 @@ class Gate:
             scope[BODY] = await self._body(headers, receive)
         with self._files if is_file else self._requests:
             async with asyncio.timeout(None if is_file else self._settings.seconds):
-                handler = self._direct.get((scope["method"], path))
-                if handler is None:
-                    await self._app(scope, receive, response)
-                else:
+                if path == CLASSIFY and scope["method"] == "POST":  # without the overhead of the application
                     check_json(headers.get(b"content-type"))
-                    await response.json(await handler(scope[BODY]))
+                    body = await self._classify(scope[BODY])
+                    await Response(body, media_type="application/json")(scope, receive, response)
+                else:
+                    await self._app(scope, receive, response)
 
     async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
         """Return the whole body, or raise ProblemError if it is too long or too slow."""
@@ -270,11 +249,6 @@ class Gate:
         await drain(receive)
         raise too_long(max_size)
 
-    def _log_request(self, scope: Scope, endpoint: str, status: int, seconds: float) -> None:
-        body = scope.get(BODY, b"")[:MAX_LOGGED].decode(errors="replace")
-        texts = f" {body!r}" if self._settings.log_texts else ""  # escaped, so that no text looks like another line
-        log.info("%s %s %d %.1f ms%s", scope["method"], endpoint, status, 1e3 * seconds, texts)
-
 
 class ConcurrencyLimit:
     """Context manager that at most ``limit`` requests enter at a time."""
@@ -292,11 +266,11 @@ class ConcurrencyLimit:
         self.running -= 1
 
 
-class _Response:
+class _Sender:
     """Sends a response with the common headers, and keeps its status."""
 
-    def __init__(self, send: Send, seconds: float) -> None:
-        self._send, self._seconds = send, seconds
+    def __init__(self, scope: Scope, receive: Receive, send: Send, seconds: float) -> None:
+        self._scope, self._receive, self._send, self._seconds = scope, receive, send, seconds
         self.status = 499  # the client left before the response
         self._started = False
 
@@ -306,31 +280,18 @@ class _Response:
             names = {name for name, _ in message["headers"]}
             more = HEADERS if b"cache-control" in names else (*HEADERS, NO_STORE)
             message["headers"] = [*message["headers"], *more]
-        if not message.get("more_body"):
+        # a table stays on disk until the client has read the answer
+        async with asyncio.timeout(self._seconds if message.get("more_body") else None):
             await self._send(message)
-            return
-        async with asyncio.timeout(self._seconds):  # a table stays on disk until the client has read the answer
-            await self._send(message)
-
-    async def json(self, body: bytes) -> None:
-        """Send a JSON body."""
-        await self._send_body(200, body, ((b"content-type", b"application/json"),))
 
     async def problem(self, problem: ProblemError) -> None:
         """Send a problem, unless a response has begun, which then stays incomplete."""
         if self._started:
             return
-        headers = [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
+        response = problem.response()
         if problem.kind in ("slow-request", "too-large", "invalid-body"):
-            headers.append((b"connection", b"close"))  # the rest of the body is not read
-        await self._send_body(problem.status, problem.body(), ((b"content-type", CONTENT_TYPE.encode()), *headers))
-
-    async def _send_body(self, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
-        self._started, self.status = True, status
-        length = (b"content-length", str(len(body)).encode())
-        start = {"type": "http.response.start", "status": status, "headers": [*headers, length, NO_STORE, *HEADERS]}
-        await self._send(start)
-        await self._send({"type": "http.response.body", "body": body})
+            response.headers["connection"] = "close"  # the rest of the body is not read
+        await response(self._scope, self._receive, self)
 
 
 def check_json(content_type: bytes | None) -> None:
@@ -340,11 +301,20 @@ def check_json(content_type: bytes | None) -> None:
         raise ProblemError(415, "unsupported-type", "send the body as Content-Type: application/json")
 
 
-def log_failure(request: str, error: Exception, *, with_text: bool) -> None:
-    """Log the traceback of a failure; its message, which may repeat the text of a user, only ``with_text``."""
+def problem_of(error: Exception, request: str, settings: Settings) -> ProblemError:
+    """Return the problem of a request that raised an error.
+
+    The traceback of an unexpected error is logged; its message, which may repeat the text of a user, only by setting.
+    """
+    if isinstance(error, ProblemError):
+        return error
+    if isinstance(error, TimeoutError):
+        message = f"it took more than {settings.seconds:g} seconds"
+        return ProblemError(503, "too-slow", message, headers={"Retry-After": "5"})
     lines = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
-    reason = type(error).__name__ + (f" {str(error)!r}" if with_text else "")
+    reason = type(error).__name__ + (f" {str(error)!r}" if settings.log_texts else "")
     log.error("%s failed: %s\n%s", request, reason, lines)
+    return INTERNAL_ERROR
 
 
 def exceeds(content_length: bytes | None, max_size: int) -> bool:
@@ -380,4 +350,4 @@ def _endpoint(scope: Scope) -> str:
     if route is not None:
         return str(getattr(route, "path", "page"))
     path = scope["path"]
-    return path if path in (*ALWAYS, FILE, "/v1/classify") else "other"
+    return path if path in (*ALWAYS, FILE, CLASSIFY) else "other"

@@ -5,25 +5,24 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hinet.data.tables.labelled_tables import is_blank
 from hinet.data.tables.writing import escape_formula
 from hinet.errors import quoted
+from hinet.files.database import utc_now
 from hinet.labelling.folder import NODE_SEP
-from hinet.labelling.progress import Share
-from hinet.labelling.project import Project, utc_now
+from hinet.labelling.project import Project
 from hinet.labelling.queue import LEASE_SECONDS
 from hinet.labelling.store import Label
 from hinet.serving import labelling_schemas as schemas
 from hinet.serving.answers import Question
-from hinet.serving.corrections import Correction
-from hinet.serving.problems import ProblemError, invalid
-from hinet.taxonomy import VIRTUAL_ROOT, Taxonomy
+from hinet.serving.endpoints import Endpoints, in_thread, with_store
+from hinet.serving.models import Correction, ServedModel
+from hinet.serving.problems import ProblemError, check_characters, invalid, text_too_long
+from hinet.serving.schemas import Id, PageQuery
 
 if TYPE_CHECKING:
-    from hinet.serving.models import ServedModel
     from hinet.serving.service import Service
 
 SUGGESTIONS = Question(5)
@@ -33,25 +32,16 @@ HISTORY_COLUMNS = (
     "label_id", "id", "text", "action", "nodes", "annotator", "time", "undone", "predicted", "probability", "version",
     "reason", "note",
 )  # fmt: skip
-NUL = "\0"
 
 Json = dict[str, Any]
+ENDPOINTS = Endpoints()
 
 
 class Labelling:
     """A labelling project and its model."""
 
     def __init__(self, service: Service, project: Project) -> None:
-        self._service, self.project = service, project
-
-    @property
-    def models(self) -> Mapping[str, Path]:
-        """The folder of the model, by its name."""
-        return {self.project.name: self.project.folder.model}
-
-    def close(self) -> None:
-        """Stop the background work, and release the folder."""
-        self.project.close()
+        self._service, self.project, self.threads = service, project, service.threads
 
     def use_model(self, model: ServedModel) -> None:
         """Rank the rows by a model that was loaded."""
@@ -66,15 +56,10 @@ class Labelling:
     def _model(self) -> ServedModel:
         return self._service.models.get(self.project.name)
 
-    @property
-    def _taxonomy(self) -> Taxonomy:
-        return self._model.model.fitted.codec.taxonomy
-
-    async def status(self) -> Json:
+    @ENDPOINTS.add("GET /v1/project", schemas.Project, "The labelling project", name="project")
+    @in_thread
+    def status(self) -> Json:
         """Return counts, people, and the state of the model."""
-        return await self._service.work(self._status)
-
-    def _status(self) -> Json:
         project, model = self.project, self._model
         ledger, queue, trained = project.ledger, project.queue, project.trained_on
         running = project.retrainer.running
@@ -98,14 +83,16 @@ class Labelling:
 
     # Rows
 
-    async def next_rows(self, asked: schemas.NextRequest) -> Json:
+    @ENDPOINTS.add("POST /v1/project/next", schemas.NextResponse, "Rows most worth a label")
+    @in_thread
+    def next_rows(self, asked: schemas.NextRequest) -> Json:
         """Lend rows to a person, with the best answers."""
-        return await self._service.work(self._next_rows, asked)
-
-    def _next_rows(self, asked: schemas.NextRequest) -> Json:
         project, answerer = self.project, self._model.answerer
         self._check_rows("ids", asked.ids)
-        lent, left = project.lend(asked.ids) if asked.ids else project.next_rows(asked.annotator.strip(), asked.count)
+        if asked.ids:
+            lent, left = project.queue.lend(asked.ids)
+        else:
+            lent, left = project.next_rows(asked.annotator.strip(), asked.count)
         texts = [project.text(row) for row, _ in lent]
         rows = []
         if lent:
@@ -118,53 +105,36 @@ class Labelling:
 
     def _check_rows(self, field: str, rows: Iterable[int]) -> None:
         for row in rows:
-            if not self.project.has_row(row):
+            if row > len(self.project.texts):
                 raise invalid(field, f"there is no row {row}", status=404, kind="not-found")
 
-    async def add_rows(self, asked: schemas.RowsRequest) -> Json:
+    @ENDPOINTS.add("POST /v1/project/rows", schemas.RowsResponse, "Add rows", 201)
+    @with_store
+    def add_rows(self, asked: schemas.RowsRequest) -> Json:
         """Add texts as rows."""
-        settings = self._service.settings
+        max_length = self._service.settings.max_length
         for number, text in enumerate(asked.texts):
+            field = f"texts[{number}]"
             if is_blank(text):
-                raise invalid(f"texts[{number}]", f"the text is blank: {quoted(text)}; leave it out")
-            if len(text) > settings.max_length:
-                message = f"the text has more than {settings.max_length:,} characters"
-                raise invalid(f"texts[{number}]", message, status=413, kind="too-large")
-            _check_characters(f"texts[{number}]", text)
-        added = await self._service.with_store(self.project.add_texts, asked.texts)
-        return {"ids": added.ids, "added": added.added}
+                raise invalid(field, f"the text is blank: {quoted(text)}; leave it out")
+            if len(text) > max_length:
+                raise text_too_long(field, max_length)
+            check_characters(field, text)
+        return self.project.add_texts(asked.texts)._asdict()
 
     # Labels
 
-    async def label(self, asked: schemas.LabelRequest) -> Json:
+    @ENDPOINTS.add(
+        "POST /v1/project/labels", schemas.LabelResponse, "Label or skip a row, or settle a disagreement", 201
+    )
+    @with_store
+    def label(self, asked: schemas.LabelRequest) -> Json:
         """Predict a row, then write its label to disk and let the model remember it."""
+        project, model, annotator = self.project, self._model, asked.annotator.strip()
         self._check_rows("id", [asked.id])
         nodes = self._nodes(asked)
-        for field in ("annotator", "note"):
-            _check_characters(field, getattr(asked, field))
-        return await self._service.with_store(self._label, asked, nodes)
-
-    def _nodes(self, asked: schemas.LabelRequest) -> tuple[str, ...]:
-        """Return the nodes of a label, or raise ProblemError."""
-        nodes = tuple(dict.fromkeys(asked.nodes))
-        if asked.skip:
-            if nodes or asked.settle:
-                raise invalid("skip", "a skipped row has no nodes, and settles nothing; leave them out")
-            return ()
-        if not nodes:
-            raise invalid("nodes", "name the right node, or skip the row")
-        if len(nodes) > 1 and not self.project.settings.several:
-            raise invalid("nodes", "rows of this project have one label; send one node")
-        taxonomy = self._taxonomy
-        for number, name in enumerate(asked.nodes):
-            if name not in taxonomy:
-                raise invalid(f"nodes[{number}]", "there is no such node in the taxonomy")
-            if taxonomy.position(name) in (VIRTUAL_ROOT, taxonomy.root):
-                raise invalid(f"nodes[{number}]", "this is the root; name a node below it")
-        return nodes
-
-    def _label(self, asked: schemas.LabelRequest, nodes: tuple[str, ...]) -> Json:
-        project, model, annotator = self.project, self._model, asked.annotator.strip()
+        check_characters("annotator", asked.annotator)
+        check_characters("note", asked.note)
         if asked.settle and not project.ledger.independent(asked.id):
             raise invalid("settle", "nobody has labelled this row yet; label it without settle")
         (result,) = model.answerer.answer([project.text(asked.id)], ANSWER)
@@ -177,108 +147,95 @@ class Labelling:
             )
         )  # fmt: skip
         learned = False
-        if change.after == label:
-            learned = self._remember(label)
+        if change.after == label and len(nodes) == 1:
+            correction = Correction({"text": project.text(label.row)}, nodes[0])
+            learned = self._service.learn(project.name, correction)
         if change.before is not None and not learned and change.before != change.after:
             self._service.models.correct_again()  # the model forgets the label that counted before
         return {
-            "label_id": label.id, "id": label.row, "time": label.time, "predicted": list(predicted),
+            "label_id": label.id, "id": label.row, "time": label.time, "predicted": predicted,
             "probability": probability, "right": None if asked.skip else label.is_right, "learned": learned,
         }  # fmt: skip
 
-    def _remember(self, label: Label) -> bool:
-        if len(label.nodes) != 1:
-            return False
-        correction = Correction({"text": self.project.text(label.row)}, label.nodes[0])
-        return self._service.learn(self.project.name, correction)
+    def _nodes(self, asked: schemas.LabelRequest) -> tuple[str, ...]:
+        """Return the nodes of a label, or raise ProblemError."""
+        if asked.skip:
+            if asked.nodes or asked.settle:
+                raise invalid("skip", "a skipped row has no nodes, and settles nothing; leave them out")
+            return ()
+        nodes = tuple(dict.fromkeys(asked.nodes))
+        if not nodes:
+            raise invalid("nodes", "name the right node, or skip the row")
+        if len(nodes) > 1 and not self.project.settings.several:
+            raise invalid("nodes", "rows of this project have one label; send one node")
+        for number, name in enumerate(asked.nodes):
+            self._model.node(name, f"nodes[{number}]")
+        return nodes
 
-    async def undo(self, number: int) -> None:
+    @ENDPOINTS.add("DELETE /v1/project/labels/{label_id}", None, "Undo", 204)
+    @with_store
+    def undo(self, label_id: Id) -> None:
         """Take a label or skip back."""
-        await self._service.with_store(self._undo, number)
-
-    def _undo(self, number: int) -> None:
         with self.project.lock:
-            label = self.project.ledger.find(number)
+            label = self.project.ledger.find(label_id)
         if label is None:
-            raise ProblemError(404, "not-found", f"there is no label {number} that counts")
+            raise ProblemError(404, "not-found", f"there is no label {label_id} that counts")
         change = self.project.undo(label)
         if change.before != change.after:
             self._service.models.correct_again()
 
-    async def labels(self, asked: schemas.LabelQuery) -> Json:
+    @ENDPOINTS.add("GET /v1/project/labels", schemas.LabelPage, "Labels, newest first")
+    @in_thread
+    def labels(self, asked: schemas.LabelQuery) -> Json:
         """Return the labels and skips that count, the newest first."""
-        return await self._service.work(self._labels, asked)
-
-    def _labels(self, asked: schemas.LabelQuery) -> Json:
         with self.project.lock:
             labels = self.project.ledger.newest(None if asked.annotator is None else asked.annotator.strip())
-        items = [self._given(label) for label in labels[asked.offset : asked.offset + asked.limit]]
-        return {"items": items, "total": len(labels), "offset": asked.offset, "limit": asked.limit}
+        items = [
+            {
+                **self._shown(label), "id": label.row, "text": self.project.text(label.row),
+                "skip": label.action == "skip", "settle": label.action == "settle", "predicted": label.predicted,
+                "probability": label.probability,
+            }
+            for label in labels[asked.offset : asked.offset + asked.limit]
+        ]  # fmt: skip
+        return {"items": items, "total": len(labels), **asked.place}
 
-    def _given(self, label: Label) -> Json:
+    def _shown(self, label: Label) -> Json:
+        """Return a label with the titles of its nodes."""
+        nodes = self._model.nodes
         return {
-            "label_id": label.id, "id": label.row, "text": self.project.text(label.row), "annotator": label.annotator,
-            "time": label.time, "nodes": self._named(label.nodes), "skip": label.action == "skip",
-            "settle": label.action == "settle", "note": label.note, "predicted": list(label.predicted),
-            "probability": label.probability,
+            "label_id": label.id, "annotator": label.annotator, "time": label.time, "note": label.note,
+            "nodes": [nodes.named(nodes.taxonomy.position(node)) for node in label.nodes],
         }  # fmt: skip
-
-    def _named(self, nodes: Iterable[str]) -> list[Json]:
-        taxonomy = self._taxonomy
-        return [{"node": node, "title": taxonomy.titles[taxonomy.position(node)] or node} for node in nodes]
 
     # How good it is
 
-    async def progress(self) -> Json:
+    @ENDPOINTS.add("GET /v1/project/progress", schemas.Progress, "How good the model is")
+    @in_thread
+    def progress(self) -> Json:
         """Return the accuracy as it came, and agreement."""
-        return await self._service.work(self._progress)
+        progress, agreement = self.project.figures(self._model.model.fitted.codec.taxonomy)
+        saturation = progress.saturation and {"message": progress.saturation}
+        return {**vars(progress), "saturation": saturation, "agreement": agreement}
 
-    def _progress(self) -> Json:
-        taxonomy = self._taxonomy
-        progress, agreement = self.project.figures(taxonomy)
-        return {
-            "labels": progress.labels,
-            "accuracy": progress.accuracy and progress.accuracy._asdict(),
-            "random": progress.random and progress.random._asdict(),
-            "curve": [{"labels": labels, **_accuracy(share)} for labels, share in progress.curve],
-            "levels": [level._asdict() for level in progress.levels],
-            "branches": [
-                {**self._named([taxonomy.ids[node]])[0], **_accuracy(share), "rows": share.rows}
-                for node, share in progress.branches
-            ],
-            "accept": progress.accept and progress.accept._asdict(),
-            "saturation": progress.saturation and {"message": progress.saturation},
-            "agreement": agreement and agreement._asdict(),
-        }
-
-    async def disagreements(self, asked: schemas.PageQuery) -> Json:
+    @ENDPOINTS.add("GET /v1/project/disagreements", schemas.DisagreementPage, "Rows on which people disagree")
+    @in_thread
+    def disagreements(self, asked: PageQuery) -> Json:
         """Return rows on which people disagree."""
-        return await self._service.work(self._disagreements, asked)
-
-    def _disagreements(self, asked: schemas.PageQuery) -> Json:
         with self.project.lock:
             rows = sorted(self.project.ledger.disputed)
             items = [self._disagreement(row) for row in rows[asked.offset : asked.offset + asked.limit]]
-        return {"items": items, "total": len(rows), "offset": asked.offset, "limit": asked.limit}
+        return {"items": items, "total": len(rows), **asked.place}
 
     def _disagreement(self, row: int) -> Json:
-        labels = [label for label in self.project.ledger.current(row) if label.action != "skip"]
-        shown = [
-            {
-                "label_id": label.id, "annotator": label.annotator, "time": label.time,
-                "nodes": self._named(label.nodes), "note": label.note,
-            }
-            for label in labels
-        ]  # fmt: skip
-        return {"id": row, "text": self.project.text(row), "labels": shown}
+        labels = [self._shown(label) for label in self.project.ledger.current(row) if label.action != "skip"]
+        return {"id": row, "text": self.project.text(row), "labels": labels}
 
     # Tables
 
-    async def labels_csv(self, asked: schemas.TableQuery) -> bytes:
+    @in_thread
+    def labels_csv(self, asked: schemas.TableQuery) -> bytes:
         """Return the labelled rows as CSV."""
-        return await self._service.work(self._labels_csv, asked)
-
-    def _labels_csv(self, asked: schemas.TableQuery) -> bytes:
         with self.project.lock:
             counted = sorted(self.project.ledger.counted.items())
         rows = (
@@ -287,30 +244,18 @@ class Labelling:
         )
         return _csv(LABEL_COLUMNS, rows, asked.escape_formulas)
 
-    async def history_csv(self, asked: schemas.TableQuery) -> bytes:
+    @with_store
+    def history_csv(self, asked: schemas.TableQuery) -> bytes:
         """Return every label, skip and undo as CSV, in the order of time."""
-        labels = await self._service.with_store(self.project.store.labels)
-        return await self._service.work(self._history_csv, labels, asked)
-
-    def _history_csv(self, labels: list[Label], asked: schemas.TableQuery) -> bytes:
         rows = (
             (
                 label.id, label.row, self.project.text(label.row), label.action, NODE_SEP.join(label.nodes),
                 label.annotator, label.time, label.undone or "", NODE_SEP.join(label.predicted), label.probability,
                 label.version, label.reason or "", label.note,
             )
-            for label in labels
+            for label in self.project.store.labels()
         )  # fmt: skip
         return _csv(HISTORY_COLUMNS, rows, asked.escape_formulas)
-
-
-def _check_characters(field: str, text: str) -> None:
-    if NUL in text:
-        raise invalid(field, f"{quoted(text)} has a NUL character, which is invalid in CSV files; remove it")
-
-
-def _accuracy(share: Share) -> Json:
-    return {"accuracy": share.value, "low": share.low, "high": share.high}
 
 
 def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], escape_formulas: bool) -> bytes:

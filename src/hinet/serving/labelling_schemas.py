@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from hinet.serving.schemas import (
     MAX_CORRECT_NODES,
     MAX_ID,
-    MAX_PAGE,
-    PAGE,
     NamedNode,
     Neighbour,
     NodeId,
+    PageQuery,
+    Parameters,
     Probability,
     RequestBody,
     ResponseValue,
@@ -45,16 +43,16 @@ class Person(ResponseValue):
     """A person who labels."""
 
     name: str
-    labels: Annotated[int, doc("Labels that count.")]
+    labels: int = doc("Labels that count.")
     skipped: int
 
 
 class ProjectModel(ResponseValue):
     """The model that answers."""
 
-    name: Annotated[str, doc("Its name in `/v1/classify` and other requests.")]
+    name: str = doc("Its name in `/v1/classify` and other requests.")
     version: str
-    rows: Annotated[int, doc("Labelled rows that it was trained on; 0 if it has only the taxonomy.")]
+    rows: int = doc("Labelled rows that it was trained on; 0 if it has only the taxonomy.")
     trained: Time
 
 
@@ -62,46 +60,44 @@ class Retraining(ResponseValue):
     """A training that runs in the background."""
 
     started: Time
-    rows: Annotated[int, doc("Labelled rows that it trains on.")]
+    rows: int = doc("Labelled rows that it trains on.")
 
 
 class Project(ResponseValue):
     """A labelling project."""
 
-    name: Annotated[str, doc("Name of its folder.")]
-    rows: Annotated[int, doc("All rows.")]
-    labelled: Annotated[int, doc("Rows with a label.")]
-    skipped: Annotated[int, doc("Rows without a label that somebody skipped.")]
-    left: Annotated[int, doc("Rows that nobody has labelled or skipped.")]
-    scored: Annotated[Probability, doc("Share of the rows left that the current model has ranked.")]
-    several: Annotated[bool, doc("Whether a row may have several labels.")]
+    name: str = doc("Name of its folder.")
+    rows: int = doc("All rows.")
+    labelled: int = doc("Rows with a label.")
+    skipped: int = doc("Rows without a label that somebody skipped.")
+    left: int = doc("Rows that nobody has labelled or skipped.")
+    scored: Probability = doc("Share of the rows left that the current model has ranked.")
+    several: bool = doc("Whether a row may have several labels.")
     annotators: list[Person]
     model: ProjectModel
-    retraining: Annotated[Retraining | None, doc("Null if none runs.")]
-    retraining_problem: Annotated[str | None, doc("Why the last training failed, if it did.")]
-    labels_since_training: Annotated[int, doc("Labelled rows that the model was not trained on.")]
-    next_training: Annotated[int, doc("Value of `labels_since_training` that starts the next training.")]
-    disagreements: Annotated[int, doc("Rows on which people disagree.")]
+    retraining: Retraining | None = doc("Null if none runs.")
+    retraining_problem: str | None = doc("Why the last training failed, if it did.")
+    labels_since_training: int = doc("Labelled rows that the model was not trained on.")
+    next_training: int = doc("Value of `labels_since_training` that starts the next training.")
+    disagreements: int = doc("Rows on which people disagree.")
 
 
 class NextRequest(RequestBody):
     """A request for rows to label."""
 
     annotator: Annotator
-    count: Annotated[int, doc("Maximum number of rows.", ge=1, le=MAX_BATCH)] = 1
-    ids: Annotated[
-        list[RowId],
-        doc(
-            "Lend these rows, whoever had them, with the answers of now, instead of the next ones.",
-            max_length=MAX_BATCH,
-        ),
-    ] = Field([])
+    count: int = doc("Maximum number of rows.", 1, ge=1, le=MAX_BATCH)
+    ids: list[RowId] = doc(
+        "Lend these rows, whoever had them, with the answers of now, instead of the next ones.",
+        [],
+        max_length=MAX_BATCH,
+    )
 
 
 class Suggestion(Trace):
     """A trace that may be right, with the known text of its node that is most like the row."""
 
-    nearest: Annotated[Neighbour | None, doc("Null if the model has no vectors, or knows no text of the node.")]
+    nearest: Neighbour | None = doc("Null if the model has no vectors, or knows no text of the node.")
 
 
 class RowToLabel(ResponseValue):
@@ -110,17 +106,15 @@ class RowToLabel(ResponseValue):
     id: RowId
     text: str
     reason: Reason
-    best: Annotated[
-        list[Suggestion], doc("The five most probable traces, best first; fewer if there are fewer labels.")
-    ]
+    best: list[Suggestion] = doc("The five most probable traces, best first; fewer if there are fewer labels.")
 
 
 class NextResponse(ResponseValue):
     """Rows to label, lent to one person."""
 
-    rows: Annotated[list[RowToLabel], doc("Most worth a label first; empty if none are left.")]
-    left: Annotated[int, doc("Rows that nobody has labelled, skipped or borrowed.")]
-    lease_seconds: Annotated[float, doc("Time after which rows without a label are given to others.")]
+    rows: list[RowToLabel] = doc("Most worth a label first; empty if none are left.")
+    left: int = doc("Rows that nobody has labelled, skipped or borrowed.")
+    lease_seconds: float = doc("Time after which rows without a label are given to others.")
 
 
 class LabelRequest(RequestBody):
@@ -128,12 +122,11 @@ class LabelRequest(RequestBody):
 
     annotator: Annotator
     id: RowId
-    nodes: Annotated[
-        list[NodeId],
-        doc("The right nodes; several only if the project has several labels.", max_length=MAX_CORRECT_NODES),
-    ] = Field([])
-    skip: Annotated[bool, doc("Leave the row without a label.")] = False
-    settle: Annotated[bool, doc("Settle a disagreement: this label counts, whatever others said.")] = False
+    nodes: list[NodeId] = doc(
+        "The right nodes; several only if the project has several labels.", [], max_length=MAX_CORRECT_NODES
+    )
+    skip: bool = doc("Leave the row without a label.", False)
+    settle: bool = doc("Settle a disagreement: this label counts, whatever others said.", False)
     note: Note = ""
 
 
@@ -143,10 +136,10 @@ class LabelResponse(ResponseValue):
     label_id: int
     id: RowId
     time: Time
-    predicted: Annotated[list[NodeId], doc("Answer of the model before it knew the label.")]
+    predicted: list[NodeId] = doc("Answer of the model before it knew the label.")
     probability: Probability
-    right: Annotated[bool | None, doc("Whether that was the label; null for a row without one.")]
-    learned: Annotated[bool, doc("Whether the model remembers the label already; else from the next training on.")]
+    right: bool | None = doc("Whether that was the label; null for a row without one.")
+    learned: bool = doc("Whether the model remembers the label already; else from the next training on.")
 
 
 class GivenLabel(ResponseValue):
@@ -165,27 +158,16 @@ class GivenLabel(ResponseValue):
     probability: Probability
 
 
-class TableQuery(BaseModel):
+class TableQuery(Parameters):
     """Parameters of a table."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    escape_formulas: Annotated[bool, doc("Put ' before cells that a spreadsheet would compute.")] = False
-
-
-class PageQuery(BaseModel):
-    """Parameters of a page of results."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    offset: Annotated[int, doc("Index of the first item, from 0.", ge=0, le=1 << 31)] = 0
-    limit: Annotated[int, doc("Maximum number of items.", ge=1, le=MAX_PAGE)] = PAGE
+    escape_formulas: bool = doc("Put ' before cells that a spreadsheet would compute.", False)
 
 
 class LabelQuery(PageQuery):
     """A page of labels."""
 
-    annotator: Annotated[str | None, doc("Only labels of this person.", max_length=100)] = None
+    annotator: str | None = doc("Only labels of this person.", None, max_length=100)
 
 
 class LabelPage(ResponseValue):
@@ -200,16 +182,14 @@ class LabelPage(ResponseValue):
 class RowsRequest(RequestBody):
     """Texts to add to the rows."""
 
-    texts: Annotated[
-        list[str], doc("Texts; those of existing rows are not added again.", min_length=1, max_length=MAX_ROWS)
-    ]
+    texts: list[str] = doc("Texts; those of existing rows are not added again.", min_length=1, max_length=MAX_ROWS)
 
 
 class RowsResponse(ResponseValue):
     """Rows that were written to disk."""
 
-    ids: Annotated[list[RowId], doc("Id of the row of each text, new or not.")]
-    added: Annotated[int, doc("Number of new rows.")]
+    ids: list[RowId] = doc("Id of the row of each text, new or not.")
+    added: int = doc("Number of new rows.")
 
 
 # Progress
@@ -227,7 +207,7 @@ class Accuracy(ResponseValue):
 class CurvePoint(ResponseValue):
     """Accuracy of some consecutive labels."""
 
-    labels: Annotated[int, doc("Labels given up to the last of these.")]
+    labels: int = doc("Labels given up to the last of these.")
     accuracy: Probability
     low: Probability
     high: Probability
@@ -236,9 +216,9 @@ class CurvePoint(ResponseValue):
 class LevelAccuracy(ResponseValue):
     """Accuracy down to a level of the taxonomy."""
 
-    level: Annotated[int, doc("1 at the top.")]
+    level: int = doc("1 at the top.")
     accuracy: Probability
-    rows: Annotated[int, doc("Labels at least as deep.")]
+    rows: int = doc("Labels at least as deep.")
 
 
 class BranchAccuracy(NamedNode):
@@ -254,10 +234,10 @@ class Acceptance(ResponseValue):
     """Answers that need no look: of those with at least `threshold`, at most the share `risk` is wrong."""
 
     threshold: Probability
-    coverage: Annotated[Probability, doc("Share of the rows left whose answer has this probability.")]
+    coverage: Probability = doc("Share of the rows left whose answer has this probability.")
     risk: Probability
-    certainty: Annotated[Probability, doc("Certainty of the bound, for rows like those labelled.")]
-    rows: Annotated[int, doc("Labels that the bound is computed from.")]
+    certainty: Probability = doc("Certainty of the bound, for rows like those labelled.")
+    rows: int = doc("Labels that the bound is computed from.")
 
 
 class Saturation(ResponseValue):
@@ -270,29 +250,25 @@ class Agreement(ResponseValue):
     """Agreement of two people on the rows that both have labelled."""
 
     rows: int
-    agreed: Annotated[Probability, doc("Share of these rows with the same label.")]
-    kappa: Annotated[float, doc("Cohen's kappa; 1 is perfect, 0 is chance.")]
-    hierarchical_kappa: Annotated[float, doc("The same, with partial credit for the common ancestors of two labels.")]
+    agreed: Probability = doc("Share of these rows with the same label.")
+    kappa: float = doc("Cohen's kappa; 1 is perfect, 0 is chance.")
+    hierarchical_kappa: float = doc("The same, with partial credit for the common ancestors of two labels.")
 
 
 class Progress(ResponseValue):
     """How good the model is: every label was first predicted."""
 
-    labels: Annotated[int, doc("First labels of rows, which all figures are about.")]
-    accuracy: Annotated[Accuracy | None, doc("Of the last 100 labels.")]
-    random: Annotated[
-        Accuracy | None,
-        doc(
-            "Of the last 100 rows that were drawn at random: an estimate of the rows that were left when they were "
-            "drawn."
-        ),
-    ]
+    labels: int = doc("First labels of rows, which all figures are about.")
+    accuracy: Accuracy | None = doc("Of the last 100 labels.")
+    random: Accuracy | None = doc(
+        "Of the last 100 rows that were drawn at random: an estimate of the rows that were left when they were drawn."
+    )
     curve: list[CurvePoint]
-    levels: Annotated[list[LevelAccuracy], doc("Of the last 100 labels.")]
-    branches: Annotated[list[BranchAccuracy], doc("Of all labels; most labels first.")]
-    accept: Annotated[Acceptance | None, doc("Null if there are too few labels for a bound.")]
-    saturation: Annotated[Saturation | None, doc("Null if more labels help.")]
-    agreement: Annotated[Agreement | None, doc("Null if no two people have labelled the same row.")]
+    levels: list[LevelAccuracy] = doc("Of the last 100 labels.")
+    branches: list[BranchAccuracy] = doc("Of all labels; most labels first.")
+    accept: Acceptance | None = doc("Null if there are too few labels for a bound.")
+    saturation: Saturation | None = doc("Null if more labels help.")
+    agreement: Agreement | None = doc("Null if no two people have labelled the same row.")
 
 
 class OnePersonsLabel(ResponseValue):
@@ -310,7 +286,7 @@ class Disagreement(ResponseValue):
 
     id: RowId
     text: str
-    labels: Annotated[list[OnePersonsLabel], doc("The last label of each person, oldest first.")]
+    labels: list[OnePersonsLabel] = doc("The last label of each person, oldest first.")
 
 
 class DisagreementPage(ResponseValue):

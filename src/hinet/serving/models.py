@@ -13,9 +13,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cached_property, partial
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar, cast
@@ -26,13 +25,16 @@ from hinet.classifier.fitted import Fitted
 from hinet.classifier.model_folder import MANIFEST, OURS, read_evaluation, read_manifest, trainings_of
 from hinet.classifier.saved_model import LoadedModel, load_model, meaning_entry
 from hinet.compiled import compile_from_now_on
+from hinet.data import Traces
 from hinet.engine import Found
 from hinet.engine.search.predictor import Search
 from hinet.errors import HiNetError, quoted
+from hinet.files.database import utc_now
 from hinet.serving.answers import Answerer, Question
-from hinet.serving.corrections import Correction, corrected
+from hinet.serving.endpoints import run_in
 from hinet.serving.nodes import Nodes
-from hinet.serving.problems import ProblemError
+from hinet.serving.problems import ProblemError, invalid
+from hinet.taxonomy import VIRTUAL_ROOT
 
 EXAMPLES = 6  # texts to try, per model
 EXAMPLES_TO_CHOOSE_FROM = 100
@@ -46,9 +48,43 @@ MAX_TEXTS = 256  # per search
 Json = dict[str, Any]
 
 
-def utc_now() -> str:
-    """Return the time in UTC as ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+class Correction(NamedTuple):
+    """A row of the training table, and the node that is right for it."""
+
+    row: dict[str, Any]
+    node: str
+
+
+def corrected(model: LoadedModel, corrections: Sequence[Correction]) -> tuple[LoadedModel, int]:
+    """Return a model that remembers corrections, and how many it could learn.
+
+    A model without a memory learns none. Corrections of rows or nodes that the model does not have, such as those of an
+    earlier version with another taxonomy, are left out.
+    """
+    fitted = model.fitted
+    if not fitted.can_correct:
+        return model, 0
+    taxonomy, labels = fitted.codec.taxonomy, set(fitted.codec.label_nodes.tolist())
+    known = [each for each in corrections if each.node in taxonomy and taxonomy.position(each.node) in labels]
+    known = [each for each in known if _is_readable(model, each)]
+    if not known:
+        return model, 0
+    inputs = model.inputs_of([each.row for each in known])
+    nodes = np.array([taxonomy.position(each.node) for each in known])
+    rows = fitted.feature_rows(inputs)
+    learned = int(fitted.has_vectors(rows).sum())
+    if not learned:
+        return model, 0
+    traces = Traces.of_nodes(fitted.codec.layers, nodes)
+    return replace(model, fitted=fitted.remembering(rows, traces, fitted.texts_to_remember(inputs))), learned
+
+
+def _is_readable(model: LoadedModel, correction: Correction) -> bool:
+    try:
+        model.inputs_of([correction.row])
+    except HiNetError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +94,10 @@ class ServedModel:
     name: str
     folder: Path
     model: LoadedModel
+    nodes: Nodes
     loaded: str = field(default_factory=utc_now)
     corrections: int = 0  # feedback that it remembers
-    nodes: Nodes | None = None  # nodes of the same taxonomy, if they are known
+    base: LoadedModel | None = None  # the model without corrections, if it was served
 
     @property
     def version(self) -> str:
@@ -77,6 +114,16 @@ class ServedModel:
         """The answers of the model."""
         return Answerer(self.model, self.nodes)
 
+    def node(self, name: str, field: str) -> int:
+        """Return the position of a node below the root, or raise ProblemError, which names the ``field``."""
+        taxonomy = self.model.fitted.codec.taxonomy
+        if name not in taxonomy:
+            raise invalid(field, "there is no such node in the taxonomy")
+        node = taxonomy.position(name)
+        if node in (VIRTUAL_ROOT, taxonomy.root):
+            raise invalid(field, "this is the root; name a node below it")
+        return node
+
     def warm_up(self) -> None:
         """Answer every kind of question once, so that no request waits for compilation."""
         if self.model.reads_rows:
@@ -92,7 +139,7 @@ class ServedModel:
         for question in questions:
             self.answerer.answer(inputs, question)
         self.answerer.explain(inputs[:1], None, 5)
-        self.answerer.nodes.search("a", 0, 1)
+        self.nodes.search("a", 0, 1)
 
     @cached_property
     def examples(self) -> list[str]:
@@ -111,33 +158,22 @@ class ServedModel:
     def describe(self, problem: str | None) -> dict[str, Any]:
         """Return the entry of the model in the list of models."""
         manifest, codec = self.model.manifest, self.model.fitted.codec
-        calibration = manifest["calibration"]
-        bound = self.model.risk_bound
+        calibration, bound = manifest["calibration"], self.model.risk_bound
         return {
-            "name": self.name,
-            "version": self.version,
-            "kind": "row" if self.model.reads_rows else "text",
-            "columns": list(self.model.columns.inputs),
-            "several_labels": codec.sets is not None,
-            "nodes": len(codec.taxonomy),
-            "labels": len(codec.label_nodes),
-            "levels": codec.layers.height,
+            "name": self.name, "version": self.version, "kind": "row" if self.model.reads_rows else "text",
+            "columns": self.model.columns.inputs, "several_labels": codec.sets is not None,
+            "nodes": len(codec.taxonomy), "labels": len(codec.label_nodes), "levels": codec.layers.height,
             "is_tree": codec.taxonomy.is_tree,
             "trained_rows": sum(training["rows"] for training in trainings_of(manifest)),
-            "engine": manifest["engine"],
-            "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
-            "versions": manifest["versions"],
-            "metrics": manifest["metrics"],
+            "engine": manifest["engine"], "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
+            "versions": manifest["versions"], "metrics": manifest["metrics"],
             "calibration": calibration
             and {
                 **{name: calibration[name] for name in ("rows", "temperature", "error_before", "error_after")},
                 "risk": bound and {"risk": bound.risk, "threshold": bound.threshold},
             },
-            "examples": self.examples,
-            "corrections": self.corrections,
-            "loaded": self.loaded,
-            "problem": problem,
-        }
+            "examples": self.examples, "corrections": self.corrections, "loaded": self.loaded, "problem": problem,
+        }  # fmt: skip
 
     def evaluation(self) -> dict[str, Any] | None:
         """Return the evaluation that was saved with the model."""
@@ -158,7 +194,6 @@ class Models:
         self._folders, self._threads, self._encoders = folders, threads, encoders
         self._corrections_of = corrections_of  # called with a name and a manifest
         self._on_load = on_load
-        self._bases: dict[str, LoadedModel] = {}  # models without corrections
         self._changing = Lock()  # held while a served model is replaced
         self._served: dict[str, ServedModel] = {}
         self._seen: dict[str, Stamp] = {}
@@ -234,24 +269,24 @@ class Models:
         has_encoder = (meaning_entry(manifest) or {}).get("encoder") is not None
         encoders = self._encoders if has_encoder else ()
         base = load_model(folder, self._threads, mapped=False, encoder=encoders or None)
-        warm = ServedModel(name, folder, base)
+        warm = ServedModel(name, folder, base, Nodes(base.fitted.codec))
         warm.warm_up()
         with self._changing:  # briefly, because corrections wait
-            model = replace(self._corrected(name, base), nodes=warm.answerer.nodes)
-            self._bases[name], self._served[name] = base, model
+            model = self._served[name] = self._corrected(warm)
         self._on_load(model)
         if old is not None:
             log.info("model %s: loaded version %s", name, model.version)
         return True
 
-    def _corrected(self, name: str, base: LoadedModel) -> ServedModel:
+    def _corrected(self, served: ServedModel) -> ServedModel:
         """Return a model with all its corrections; without them if they cannot be read or remembered."""
+        base, count = served.base or served.model, 0
+        model = base
         try:
-            model, count = corrected(base, self._corrections_of(name, base.manifest))
+            model, count = corrected(base, self._corrections_of(served.name, base.manifest))
         except Exception:  # feedback must not keep a model from being served
-            log.exception("model %s is served without the feedback that it should remember", name)
-            model, count = base, 0
-        return ServedModel(name, self._folders[name], model, corrections=count)
+            log.exception("model %s is served without the feedback that it should remember", served.name)
+        return replace(served, model=model, corrections=count, base=base)
 
     def correct(self, name: str, correction: Correction) -> bool:
         """Let a model remember a correction; return whether it could."""
@@ -259,18 +294,15 @@ class Models:
             served = self._served[name]
             model, learned = corrected(served.model, [correction])
             if learned:
-                count = served.corrections + 1
-                self._served[name] = replace(served, model=model, corrections=count, nodes=served.answerer.nodes)
+                self._served[name] = replace(served, model=model, corrections=served.corrections + 1)
         return learned > 0
 
     def correct_again(self) -> None:
         """Let models forget corrections that were deleted."""
         with self._changing:
-            for name, base in self._bases.items():
-                if base.fitted.can_correct:
-                    again = self._corrected(name, base)
-                    served = self._served[name]
-                    self._served[name] = replace(again, loaded=served.loaded, nodes=served.answerer.nodes)
+            for name, served in self._served.items():
+                if served.model.fitted.can_correct:
+                    self._served[name] = self._corrected(served)
 
     def _report(self, name: str, error: Exception) -> None:
         """Log why a model cannot be served, with a traceback unless the message is enough, and keep the reason."""
@@ -296,9 +328,6 @@ def _stamp(folder: Path) -> Stamp:
         return ()
 
 
-Observe = Callable[[ServedModel, Fitted, Any, Found], None]  # gets answered rows and their traces
-
-
 class _Job(NamedTuple):
     model: ServedModel
     question: Question
@@ -307,10 +336,17 @@ class _Job(NamedTuple):
 
 
 class Batcher:
-    """Batches requests for the same model with the same question; ``searches`` run concurrently in threads."""
+    """Batches requests for the same model with the same question; ``searches`` run concurrently in threads.
+
+    ``observe`` gets the model with answered rows and their traces.
+    """
 
     def __init__(
-        self, executor: Executor, searches: int, on_batch: Callable[[int], None], observe: Observe | None = None
+        self,
+        executor: Executor,
+        searches: int,
+        on_batch: Callable[[int], None],
+        observe: Callable[[ServedModel, Fitted, Any, Found], None],
     ) -> None:
         self._executor, self._searches, self._on_batch, self._observe = executor, searches, on_batch, observe
         self._waiting: deque[_Job] = deque()
@@ -322,30 +358,34 @@ class Batcher:
         job = _Job(model, question, texts, loop.create_future())
         self._waiting.append(job)
         if len(self._running) < self._searches:  # a task starts after all requests that have arrived are read
-            task = loop.create_task(self._search_waiting(loop))
-            self._running.add(task)
+            self._running.add(loop.create_task(self._search_waiting()))
         return await job.answer
 
-    async def _search_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _search_waiting(self) -> None:
         """Answer jobs, many at a time, as long as some are waiting."""
         try:
             while self._waiting:
-                await self._search_next(loop, self._take())
+                jobs = self._take()
+                self._on_batch(len(jobs))
+                try:
+                    results = iter(await run_in(self._executor, self._search, jobs))
+                except Exception as error:
+                    for job in jobs:
+                        if not job.answer.done():
+                            job.answer.set_exception(error)
+                    continue
+                for job in jobs:
+                    part = list(islice(results, len(job.texts)))
+                    if not job.answer.done():  # else the client left
+                        job.answer.set_result(part)
         finally:  # not in a callback of the task, before which a request could find all searches running and wait
             self._running.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
-    async def _search_next(self, loop: asyncio.AbstractEventLoop, jobs: list[_Job]) -> None:
-        self._on_batch(len(jobs))
-        try:
-            parts = await loop.run_in_executor(self._executor, _search, jobs, self._observe)
-        except Exception as error:
-            for job in jobs:
-                if not job.answer.done():
-                    job.answer.set_exception(error)
-            return
-        for job, part in zip(jobs, parts, strict=True):
-            if not job.answer.done():  # else the client left
-                job.answer.set_result(part)
+    def _search(self, jobs: list[_Job]) -> list[Json]:
+        """Answer the texts of jobs with one question in one search."""
+        model, question, *_ = jobs[0]
+        texts = [text for job in jobs for text in job.texts]
+        return model.answerer.answer(texts, question, partial(self._observe, model))
 
     def _take(self) -> list[_Job]:
         """Return the first job with similar jobs, in their order."""
@@ -360,16 +400,3 @@ class Batcher:
                 others.append(job)
         self._waiting = others + self._waiting
         return jobs
-
-
-def _search(jobs: list[_Job], observe: Observe | None) -> list[list[Json]]:
-    """Answer all texts in one search, and return the answers of each job."""
-    first = jobs[0]
-    texts = [text for job in jobs for text in job.texts]
-    observing = None if observe is None else partial(observe, first.model)
-    results = first.model.answerer.answer(texts, first.question, observing)
-    parts, start = [], 0
-    for job in jobs:
-        parts.append(results[start : start + len(job.texts)])
-        start += len(job.texts)
-    return parts

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,19 +15,16 @@ from hinet.taxonomy.taxonomy import TITLE_ATTRIBUTES
 
 SYNONYM_ATTRIBUTES = ("synonym", "synonyms", "alias", "aliases", "altlabel", "alt_label")
 SYNONYM_SEP = re.compile(r"\s*[|;]\s*")  # between synonyms in a cell
-END = "\n"  # separator of the searched texts, which do not contain it
 
 Json = dict[str, Any]
 
 
-class _Entry(NamedTuple):
-    """Searchable texts of one kind, with their nodes."""
+class _Text(NamedTuple):
+    """A text of a node, as it is written and as it is searched."""
 
-    kind: str
-    texts: list[str]
-    nodes: list[int]
-    folded: str  # all texts, case-folded and separated by END
-    starts: list[int]  # offset of each text in ``folded``
+    node: int
+    text: str
+    folded: str  # case-folded, with single spaces
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +49,8 @@ class Nodes:
             "node": None if node == VIRTUAL_ROOT else self._describe(node),
             "ancestors": self._ancestors(node),
             "children": [self._describe(child) for child in children[offset : offset + limit].tolist()],
-            "total": len(children),
-            "offset": offset,
-            "limit": limit,
-        }
+            "total": len(children), "offset": offset, "limit": limit,
+        }  # fmt: skip
 
     def search(self, query: str, offset: int, limit: int) -> Json:
         """Return a page of the nodes that have all words of a query in their id, title or a synonym."""
@@ -68,13 +61,12 @@ class Nodes:
         ]
         return {"query": query, "matches": matches, "total": len(ranked), "offset": offset, "limit": limit}
 
+    def named(self, node: int) -> Json:
+        """Return a node with its title."""
+        return {"node": self.ids[node], "title": self.titles[node]}
+
     def _describe(self, node: int) -> Json:
-        return {
-            "node": self.ids[node],
-            "title": self.titles[node],
-            "children": self.child_counts[node],
-            "is_label": bool(self._is_label[node]),
-        }
+        return {**self.named(node), "children": self.child_counts[node], "is_label": node in self._labels}
 
     def _ancestors(self, node: int) -> list[Json]:
         root = self.taxonomy.root
@@ -88,16 +80,13 @@ class Nodes:
         words = query.casefold().split()
         if not words:
             return []
-        whole = " ".join(words)
+        whole, longest = " ".join(words), max(words, key=len)
         matches: dict[int, tuple[int, str, str]] = {}
-        for entry in self._entries:
-            numbers = _with_all(entry, words)
-            by_rank: tuple[list[int], ...] = ([], [], [], [])
-            for number in numbers:
-                by_rank[_rank(entry.texts[number].casefold(), whole)].append(number)
-            for number in (number for rank in by_rank for number in rank):
-                node = entry.nodes[number]
-                matches.setdefault(node, (node, entry.kind, entry.texts[number]))
+        for kind, texts in self._texts.items():
+            candidates = [each for each in texts if longest in each.folded]
+            found = [each for each in candidates if all(word in each.folded for word in words)]
+            for node, text, _ in sorted(found, key=lambda each: _rank(each.text.casefold(), whole)):
+                matches.setdefault(node, (node, kind, text))
         return list(matches.values())
 
     # By position of the node, the virtual root last
@@ -110,8 +99,8 @@ class Nodes:
     @cached_property
     def titles(self) -> tuple[str, ...]:
         """Titles of all nodes, or ids of nodes without a title."""
-        titles = tuple(title or node for title, node in zip(self.taxonomy.titles, self.taxonomy.ids, strict=True))
-        return (*titles, "") if self.taxonomy.root == VIRTUAL_ROOT else titles
+        titles = (*self.taxonomy.titles, "") if self.taxonomy.root == VIRTUAL_ROOT else self.taxonomy.titles
+        return tuple(title or node for title, node in zip(titles, self.ids, strict=True))
 
     @cached_property
     def child_counts(self) -> list[int]:
@@ -119,46 +108,25 @@ class Nodes:
         return [*np.diff(self.taxonomy.child_lists[1]).tolist(), len(self.taxonomy.tops)]
 
     @cached_property
-    def _is_label(self) -> Any:
-        is_label = np.zeros(len(self.taxonomy), bool)
-        is_label[self.codec.label_nodes] = True
-        return is_label
+    def _labels(self) -> set[int]:
+        return set(self.codec.label_nodes.tolist())
 
     @cached_property
-    def _entries(self) -> list[_Entry]:
+    def _texts(self) -> dict[str, list[_Text]]:
+        """Searchable texts by kind."""
         taxonomy = self.taxonomy
+        titles = () if taxonomy.titles is taxonomy.ids else taxonomy.titles
         synonyms = [
             (node, synonym)
             for name, column in taxonomy.attributes.items()
             if name.casefold() in SYNONYM_ATTRIBUTES and name not in TITLE_ATTRIBUTES
             for node, cell in enumerate(column)
             for synonym in SYNONYM_SEP.split(cell)
-            if synonym
         ]
-        entries = [_entry("id", enumerate(taxonomy.ids))]
-        if taxonomy.titles is not taxonomy.ids:
-            entries.append(_entry("title", ((node, title) for node, title in enumerate(taxonomy.titles) if title)))
-        return [*entries, _entry("synonym", synonyms)] if synonyms else entries
-
-
-def _entry(kind: str, pairs: Iterable[tuple[int, str]]) -> _Entry:
-    nodes, texts = zip(*pairs, strict=True)
-    folded = [" ".join(text.casefold().split()) for text in texts]
-    starts = np.cumsum([1, *(len(text) + 1 for text in folded[:-1])]).tolist()
-    return _Entry(kind, list(texts), list(nodes), END + END.join(folded) + END, starts)
-
-
-def _with_all(entry: _Entry, words: list[str]) -> Iterator[int]:
-    """Yield the numbers of texts with all words, by searching the longest word and checking the others."""
-    longest = max(words, key=len)
-    position, ends = entry.folded.find(longest), len(entry.folded)
-    while 0 <= position < ends:
-        number = bisect_right(entry.starts, position) - 1
-        stop = entry.folded.find(END, position)
-        start = entry.starts[number]
-        if all(entry.folded.find(word, start, stop) >= 0 for word in words):
-            yield number
-        position = entry.folded.find(longest, stop)
+        return {
+            kind: [_Text(node, text, " ".join(text.casefold().split())) for node, text in pairs if text]
+            for kind, pairs in (("id", enumerate(taxonomy.ids)), ("title", enumerate(titles)), ("synonym", synonyms))
+        }
 
 
 def _rank(text: str, query: str) -> int:

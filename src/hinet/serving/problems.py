@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 from pydantic import ValidationError
+from starlette.responses import Response
 
-from hinet.errors import did_you_mean
+from hinet.errors import did_you_mean, quoted
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -55,6 +56,10 @@ class ProblemError(Exception):
     errors: Sequence[FieldProblem] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
 
+    def response(self) -> Response:
+        """Return the problem as a response."""
+        return Response(self.body(), self.status, dict(self.headers), CONTENT_TYPE)
+
     def body(self) -> bytes:
         """Return the problem as JSON."""
         return orjson.dumps(
@@ -71,6 +76,18 @@ class ProblemError(Exception):
 def invalid(field: str, message: str, *, status: int = 422, kind: str = "invalid-request") -> ProblemError:
     """Return the problem of one field."""
     return ProblemError(status, kind, f"{field}: {message}", [FieldProblem(field, message)])
+
+
+def text_too_long(field: str, max_length: int) -> ProblemError:
+    """Return the problem of a text with too many characters."""
+    return invalid(field, f"the text has more than {max_length:,} characters", status=413, kind="too-large")
+
+
+def check_characters(field: str, text: str, where: str = "") -> None:
+    """Raise ProblemError if exported tables cannot hold a text."""
+    if "\0" in text:
+        message = f"{where}{quoted(text)} has a NUL character, which is invalid in CSV files; remove it"
+        raise invalid(field, message)
 
 
 def fields_problem(errors: Sequence[FieldProblem]) -> ProblemError:

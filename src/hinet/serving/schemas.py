@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict, Field
 
 MAX_NAME = 10_000  # characters of a node id or label
@@ -20,9 +21,9 @@ MAX_ID = 2**53  # larger integers are not exact in JavaScript
 MAX_REVIEW_PAGE = 100  # rows per page of the review queue
 
 
-def doc(description: str, **constraints: Any) -> Any:
-    """Return a field with a description."""
-    return Field(description=description, **constraints)
+def doc(description: str, default: Any = ..., **constraints: Any) -> Any:
+    """Return a field with a description; without a default, it is required."""
+    return Field(default, description=description, **constraints)
 
 
 def _with_examples(*examples: dict[str, Any]) -> ConfigDict:
@@ -56,54 +57,58 @@ Row = Annotated[
 ]
 Time = Annotated[str, doc("UTC, ISO 8601.", examples=["2026-11-17T09:30:00.123Z"])]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+Id = Annotated[int, Ge(1), Le(MAX_ID)]
 TableName = Literal["csv", "tsv", "jsonl", "parquet", "xlsx"]
 
 
-class RequestBody(BaseModel):
+class RequestBody(BaseModel, extra="forbid", strict=True):
     """Body of a request: unknown fields are refused."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
 
-
-class Query(BaseModel):
+class Parameters(BaseModel, extra="forbid"):
     """Parameters in the URL: unknown ones are refused."""
 
-    model_config = ConfigDict(extra="forbid")
+
+class Query(Parameters):
+    """Parameters of a request to a model."""
 
     model: ModelName = None
 
 
-class PageQuery(Query):
+class PageQuery(Parameters):
     """Parameters of a page of results."""
 
-    offset: Annotated[int, doc("Index of the first item, from 0.", ge=0, le=1 << 31)] = 0
-    limit: Annotated[int, doc("Maximum number of items.", ge=1, le=MAX_PAGE)] = PAGE
+    offset: int = doc("Index of the first item, from 0.", 0, ge=0, le=1 << 31)
+    limit: int = doc("Maximum number of items.", PAGE, ge=1, le=MAX_PAGE)
+
+    @property
+    def place(self) -> dict[str, int]:
+        """The page, as responses show it."""
+        return {"offset": self.offset, "limit": self.limit}
 
 
-class ResponseValue(BaseModel):
+class ResponseValue(BaseModel, extra="forbid"):
     """A value in a response."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class NamedNode(ResponseValue):
     """A node and its title."""
 
     node: NodeId
-    title: Annotated[str, Field(examples=["Fracture of lower end of radius"])]
+    title: str = Field(examples=["Fracture of lower end of radius"])
 
 
 class ModelResponse(ResponseValue):
     """A response of a model."""
 
-    model: Annotated[str, Field(examples=["icd10cm"])]
+    model: str = Field(examples=["icd10cm"])
     version: Version
 
 
 class Page(ModelResponse):
     """A page of results."""
 
-    total: Annotated[int, doc("Number of items on all pages.")]
+    total: int = doc("Number of items on all pages.")
     offset: int
     limit: int
 
@@ -121,39 +126,38 @@ class ClassifyRequest(RequestBody):
     )
 
     model: ModelName = None
-    text: Annotated[str | None, doc("One text.")] = None
-    texts: Annotated[list[str] | None, doc("Several texts.", min_length=1)] = None
-    rows: Annotated[list[Row] | None, doc("Rows, for a model of several columns.", min_length=1)] = None
-    top: Annotated[int, doc("Number of traces per text, best first.", ge=1, le=MAX_TRACES)] = 1
+    text: str | None = doc("One text.", None)
+    texts: list[str] | None = doc("Several texts.", None, min_length=1)
+    rows: list[Row] | None = doc("Rows, for a model of several columns.", None, min_length=1)
+    top: int = doc("Number of traces per text, best first.", 1, ge=1, le=MAX_TRACES)
     min_confidence: MinConfidence = None
     within: Within = []
     exclude: Exclude = []
-    siblings: Annotated[
-        int,
-        doc("Maximum number of siblings per step of the best trace, and of children below.", ge=0, le=MAX_SIBLINGS),
-    ] = 0
-    unknown_words: Annotated[bool, doc("List the words that the model does not know.")] = False
+    siblings: int = doc(
+        "Maximum number of siblings per step of the best trace, and of children below.", 0, ge=0, le=MAX_SIBLINGS
+    )
+    unknown_words: bool = doc("List the words that the model does not know.", False)
 
 
 class Label(NamedNode):
     """A predicted node."""
 
-    label: Annotated[str, doc("As labels were written in training.", examples=["S52.5"])]
+    label: str = doc("As labels were written in training.", examples=["S52.5"])
     probability: Probability
 
 
 class Sibling(NamedNode):
     """Another option at a step: a node, or stopping at the node above."""
 
-    probability: Annotated[Probability, doc("Probability of the path down to it.")]
-    children: Annotated[int, doc("Number of its children.")]
-    stops: Annotated[bool, doc("Whether the option is to stop at `node`, the node above.")]
+    probability: Probability = doc("Probability of the path down to it.")
+    children: int = doc("Number of its children.")
+    stops: bool = doc("Whether the option is to stop at `node`, the node above.")
 
 
 class Siblings(ResponseValue):
     """The most probable other options at a step."""
 
-    total: Annotated[int, doc("Number of other options at this step.")]
+    total: int = doc("Number of other options at this step.")
     nodes: list[Sibling]
 
 
@@ -161,20 +165,20 @@ class TraceStep(NamedNode):
     """A step of a trace, with the probability of the path down to it, which falls from step to step."""
 
     probability: Probability
-    siblings: Annotated[Siblings | None, doc("Of the best trace, if requested.")] = None
+    siblings: Siblings | None = doc("Of the best trace, if requested.", None)
 
 
 class Trace(Label):
     """A path from the top down; its probability includes stopping at the last step."""
 
     steps: list[TraceStep]
-    below: Annotated[Siblings | None, doc("Children of the last step, if siblings were requested.")] = None
+    below: Siblings | None = doc("Children of the last step, if siblings were requested.", None)
 
 
 class Word(ResponseValue):
     """A part of a text: `text[start:end]`, counted in Unicode code points."""
 
-    word: Annotated[str, Field(examples=["wrist"])]
+    word: str = Field(examples=["wrist"])
     start: int
     end: int
 
@@ -182,11 +186,9 @@ class Word(ResponseValue):
 class Result(ResponseValue):
     """The answer to one text."""
 
-    labels: Annotated[
-        list[Label], doc("The predicted label; several for a multilabel model, none below `min_confidence`.")
-    ]
-    traces: Annotated[list[Trace], doc("The `top` best traces, the most probable first.")]
-    unknown_words: Annotated[list[Word] | None, doc("Each occurrence, if requested.")] = None
+    labels: list[Label] = doc("The predicted label; several for a multilabel model, none below `min_confidence`.")
+    traces: list[Trace] = doc("The `top` best traces, the most probable first.")
+    unknown_words: list[Word] | None = doc("Each occurrence, if requested.", None)
 
 
 class ClassifyResponse(ModelResponse):
@@ -198,22 +200,21 @@ class ClassifyResponse(ModelResponse):
 class FileQuery(Query):
     """Options for a table."""
 
-    format: Annotated[TableName | None, doc("Default: by Content-Type.")] = None
-    to: Annotated[TableName | None, doc("Format of the answer (default: that of the table).")] = None
-    text: Annotated[list[Name], doc("Text columns.", max_length=MAX_COLUMNS)] = []
-    top: Annotated[
-        Annotated[int, Field(ge=1, le=MAX_TRACES)] | None,
-        doc("Number of traces per row (default: 1), or labels of a multilabel model (default: by its thresholds)."),
-    ] = None
+    format: TableName | None = doc("Default: by Content-Type.", None)
+    to: TableName | None = doc("Format of the answer (default: that of the table).", None)
+    text: list[Name] = doc("Text columns.", [], max_length=MAX_COLUMNS)
+    top: Annotated[int, Field(ge=1, le=MAX_TRACES)] | None = doc(
+        "Number of traces per row (default: 1), or labels of a multilabel model (default: by its thresholds).", None
+    )
     min_confidence: MinConfidence = None
     within: Within = []
     exclude: Exclude = []
-    levels: Annotated[bool, doc("Add every step of the trace with its probability.")] = False
-    titles: Annotated[bool, doc("Add the titles of labels.")] = False
-    keep: Annotated[list[Name], doc("Columns to copy to the answer.", max_length=MAX_COLUMNS)] = []
-    keep_all: Annotated[bool, doc("Copy all columns to the answer.")] = False
-    prefix: Annotated[str, doc("Prefix of the names of new columns.", max_length=100)] = ""
-    escape_formulas: Annotated[bool, doc("Put ' before cells of CSV and TSV that a spreadsheet would compute.")] = False
+    levels: bool = doc("Add every step of the trace with its probability.", False)
+    titles: bool = doc("Add the titles of labels.", False)
+    keep: list[Name] = doc("Columns to copy to the answer.", [], max_length=MAX_COLUMNS)
+    keep_all: bool = doc("Copy all columns to the answer.", False)
+    prefix: str = doc("Prefix of the names of new columns.", "", max_length=100)
+    escape_formulas: bool = doc("Put ' before cells of CSV and TSV that a spreadsheet would compute.", False)
 
 
 # Explain
@@ -225,24 +226,24 @@ class ExplainRequest(RequestBody):
     model_config = _with_examples({"text": "broken wrist", "words": 5})
 
     model: ModelName = None
-    text: Annotated[str | None, doc("One text.")] = None
+    text: str | None = doc("One text.", None)
     row: Row | None = None
-    node: Annotated[NodeId | None, doc("Node to explain (default: the best answer).")] = None
-    words: Annotated[int, doc("Maximum number of words per step, strongest first.", ge=1, le=MAX_WORDS)] = 10
+    node: NodeId | None = doc("Node to explain (default: the best answer).", None)
+    words: int = doc("Maximum number of words per step, strongest first.", 10, ge=1, le=MAX_WORDS)
 
 
 class Reason(ResponseValue):
     """A word, word pair, part of a word or other feature, and its contribution to the step against the rival."""
 
-    feature: Annotated[str, Field(examples=["wrist"])]
-    push: Annotated[float, doc("In log odds; negative if it favours the rival.")]
-    places: Annotated[list[tuple[int, int]], doc("Start and end of every occurrence, in code points.")]
+    feature: str = Field(examples=["wrist"])
+    push: float = doc("In log odds; negative if it favours the rival.")
+    places: list[tuple[int, int]] = doc("Start and end of every occurrence, in code points.")
 
 
 class Option(NamedNode):
     """A node to descend to, or to stop at."""
 
-    stops: Annotated[bool, doc("Whether the option is to stop at this node.")]
+    stops: bool = doc("Whether the option is to stop at this node.")
 
 
 class StepReasons(ResponseValue):
@@ -253,25 +254,23 @@ class StepReasons(ResponseValue):
     """
 
     chosen: Option
-    rival: Annotated[Option | None, doc("Null for a multilabel model.")]
-    probability: Annotated[
-        Probability, doc("Probability of the chosen option among its siblings; without a rival, on its own.")
-    ]
-    difference: Annotated[float, doc("Log odds of the chosen option against the rival; without a rival, its log odds.")]
+    rival: Option | None = doc("Null for a multilabel model.")
+    probability: Probability = doc("Probability of the chosen option among its siblings; without a rival, on its own.")
+    difference: float = doc("Log odds of the chosen option against the rival; without a rival, its log odds.")
     reasons: list[Reason]
-    others: Annotated[float, doc("Contribution of features that are not listed.")]
-    rest: Annotated[float, doc("Contribution without any feature.")]
+    others: float = doc("Contribution of features that are not listed.")
+    rest: float = doc("Contribution without any feature.")
 
 
 class Neighbour(ResponseValue):
     """A known text, the node that it belongs to, and how much it is like the given text."""
 
-    text: Annotated[str | None, doc("Null if the model does not keep its training texts.")]
+    text: str | None = doc("Null if the model does not keep its training texts.")
     node: str
     title: str
     similarity: float
     origin: Literal["row", "title", "correction"]
-    row: Annotated[int | None, doc("Number of the training row.")]
+    row: int | None = doc("Number of the training row.")
 
 
 class ExplainResponse(ModelResponse):
@@ -280,44 +279,44 @@ class ExplainResponse(ModelResponse):
     trace: Trace
     steps: list[StepReasons]
     unknown_words: list[Word]
-    nearest: Annotated[list[Neighbour], doc("Known texts that are most like this one; empty without vectors.")]
+    nearest: list[Neighbour] = doc("Known texts that are most like this one; empty without vectors.")
 
 
 # Taxonomy
 
 
-class NodeQuery(PageQuery):
+class NodeQuery(PageQuery, Query):
     """A node and a page of its children."""
 
-    node: Annotated[NodeId | None, doc("Id of the node (default: the top of the taxonomy).")] = None
+    node: NodeId | None = doc("Id of the node (default: the top of the taxonomy).", None)
 
 
-class SearchQuery(PageQuery):
+class SearchQuery(PageQuery, Query):
     """A search and a page of its matches."""
 
-    q: Annotated[str, doc("Words, all of which must occur.", max_length=MAX_SEARCH)]
+    q: str = doc("Words, all of which must occur.", max_length=MAX_SEARCH)
 
 
 class Node(NamedNode):
     """A node of the taxonomy."""
 
-    children: Annotated[int, doc("Number of its children.")]
-    is_label: Annotated[bool, doc("Whether the model can predict it.")]
+    children: int = doc("Number of its children.")
+    is_label: bool = doc("Whether the model can predict it.")
 
 
 class NodePage(Page):
     """A node with a page of its children."""
 
-    node: Annotated[Node | None, doc("Null for the top of a taxonomy without a root.")]
-    ancestors: Annotated[list[Node], doc("From the top down, without the node itself.")]
+    node: Node | None = doc("Null for the top of a taxonomy without a root.")
+    ancestors: list[Node] = doc("From the top down, without the node itself.")
     children: list[Node]
 
 
 class Match(Node):
     """A node that matches a search."""
 
-    matched: Annotated[Literal["id", "title", "synonym"], doc("Kind of the matching text.")]
-    text: Annotated[str, doc("The matching id, title or synonym.")]
+    matched: Literal["id", "title", "synonym"] = doc("Kind of the matching text.")
+    text: str = doc("The matching id, title or synonym.")
     ancestors: list[Node]
 
 
@@ -343,17 +342,14 @@ class FeedbackRequest(RequestBody):
     )
 
     model: ModelName = None
-    text: Annotated[str | None, doc("The text.")] = None
+    text: str | None = doc("The text.", None)
     row: Row | None = None
     verdict: Literal["accept", "correct", "skip"]
-    nodes: Annotated[
-        list[NodeId], doc("The correct nodes; none with the verdict skip.", max_length=MAX_CORRECT_NODES)
-    ] = []
-    predicted: Annotated[list[NodeId], doc("The nodes that the model predicted.", max_length=MAX_CORRECT_NODES)] = []
-    review: Annotated[
-        int | None,
-        doc("Id of the row in the review queue, instead of text or row; the row is removed.", ge=1, le=MAX_ID),
-    ] = None
+    nodes: list[NodeId] = doc("The correct nodes; none with the verdict skip.", [], max_length=MAX_CORRECT_NODES)
+    predicted: list[NodeId] = doc("The nodes that the model predicted.", [], max_length=MAX_CORRECT_NODES)
+    review: int | None = doc(
+        "Id of the row in the review queue, instead of text or row; the row is removed.", None, ge=1, le=MAX_ID
+    )
 
 
 class FeedbackResponse(ResponseValue):
@@ -362,10 +358,10 @@ class FeedbackResponse(ResponseValue):
     id: int
     model: str
     received: Time
-    learned: Annotated[bool, doc("Whether the model remembers it, so that the next answers take it into account.")]
+    learned: bool = doc("Whether the model remembers it, so that the next answers take it into account.")
 
 
-class FeedbackQuery(PageQuery):
+class FeedbackQuery(PageQuery, Query):
     """A page of feedback."""
 
 
@@ -374,12 +370,12 @@ class FeedbackItem(ResponseValue):
 
     id: int
     received: Time
-    version: Annotated[str, doc("Version of the model that answered.")]
+    version: str = doc("Version of the model that answered.")
     verdict: Literal["accept", "correct"]
-    row: Annotated[dict[str, Any], doc("The training row, as `hinet feedback export` writes it.")]
+    row: dict[str, Any] = doc("The training row, as `hinet feedback export` writes it.")
     nodes: list[NodeId]
     predicted: list[NodeId]
-    exported: Annotated[str | None, doc("Time of the first export, UTC, ISO 8601; null if never exported.")]
+    exported: str | None = doc("Time of the first export, UTC, ISO 8601; null if never exported.")
 
 
 class FeedbackPage(Page):
@@ -388,13 +384,11 @@ class FeedbackPage(Page):
     items: list[FeedbackItem]
 
 
-class ReviewQuery(PageQuery):
+class ReviewQuery(PageQuery, Query):
     """A page of the review queue."""
 
-    order: Annotated[Literal["unsure", "split"], doc("Least probable answer first, or least probable first step.")] = (
-        "unsure"
-    )
-    limit: Annotated[int, doc("Maximum number of rows.", ge=1, le=MAX_REVIEW_PAGE)] = 20
+    order: Literal["unsure", "split"] = doc("Least probable answer first, or least probable first step.", "unsure")
+    limit: int = doc("Maximum number of rows.", 20, ge=1, le=MAX_REVIEW_PAGE)
 
 
 class ReviewItem(ResponseValue):
@@ -404,9 +398,9 @@ class ReviewItem(ResponseValue):
     text: str | None
     row: dict[str, Any] | None
     received: Time
-    unsure: Annotated[Probability, doc("1 minus the probability of the answer.")]
-    split: Annotated[Probability, doc("1 minus the probability of the first step.")]
-    result: Annotated[Result, doc("Answer of the current model: 3 traces, siblings, unknown words.")]
+    unsure: Probability = doc("1 minus the probability of the answer.")
+    split: Probability = doc("1 minus the probability of the first step.")
+    result: Result = doc("Answer of the current model: 3 traces, siblings, unknown words.")
 
 
 class ReviewPage(Page):
@@ -421,9 +415,9 @@ class ReviewPage(Page):
 class Bin(ResponseValue):
     """A point of the calibration curve: answers of similar confidence."""
 
-    confidence: Annotated[Probability, doc("Mean confidence.")]
-    accuracy: Annotated[Probability, doc("Share of correct answers.")]
-    share: Annotated[Probability, doc("Share of all rows.")]
+    confidence: Probability = doc("Mean confidence.")
+    accuracy: Probability = doc("Share of correct answers.")
+    share: Probability = doc("Share of all rows.")
 
 
 class CoveragePoint(ResponseValue):
@@ -445,8 +439,8 @@ class ConfusedPair(ResponseValue):
 class Branch(NamedNode):
     """A node with the number of rows whose true label is at or below it, and of wrong answers to them."""
 
-    parent: Annotated[NodeId | None, doc("A node of the same list; null at the top.")]
-    depth: Annotated[int, doc("1 at the top.")]
+    parent: NodeId | None = doc("A node of the same list; null at the top.")
+    depth: int = doc("1 at the top.")
     rows: int
     errors: int
 
@@ -454,18 +448,17 @@ class Branch(NamedNode):
 class Evaluation(ResponseValue):
     """Evaluation of the model on labelled rows, by `hinet evaluate --keep`."""
 
-    name: Annotated[str, doc("Name of the file of rows.", examples=["test.csv"])]
+    name: str = doc("Name of the file of rows.", examples=["test.csv"])
     evaluated: Time
     rows: int
-    metrics: Annotated[
-        dict[str, float],
-        Field(examples=[{"accuracy": 0.89, "hierarchical_f1": 0.959, "calibration_error": 0.009, "brier_score": 0.08}]),
-    ]
-    level_accuracy: Annotated[list[Probability], doc("From the top level down.")]
+    metrics: dict[str, float] = Field(
+        examples=[{"accuracy": 0.89, "hierarchical_f1": 0.959, "calibration_error": 0.009, "brier_score": 0.08}]
+    )
+    level_accuracy: list[Probability] = doc("From the top level down.")
     calibration: list[Bin]
-    coverage: Annotated[list[CoveragePoint], doc("At most 200 points, in order of coverage.")]
-    confused: Annotated[list[ConfusedPair], doc("At most 50 pairs, most rows first.")]
-    branches: Annotated[list[Branch], doc("At most 500 nodes with errors, parents before children.")]
+    coverage: list[CoveragePoint] = doc("At most 200 points, in order of coverage.")
+    confused: list[ConfusedPair] = doc("At most 50 pairs, most rows first.")
+    branches: list[Branch] = doc("At most 500 nodes with errors, parents before children.")
 
 
 class RiskThreshold(ResponseValue):
@@ -496,7 +489,7 @@ class ValidationFigures(ResponseValue):
 class Days(ResponseValue):
     """Some days and their number of texts."""
 
-    first: Annotated[str, Field(examples=["2026-11-01"])]
+    first: str = Field(examples=["2026-11-01"])
     last: str
     texts: int
 
@@ -508,31 +501,31 @@ class SignalComparison(ResponseValue):
     """The texts of the last days next to those of the first days."""
 
     signal: SignalName
-    reference: Annotated[Probability, doc("Mean of the first days.")]
-    recent: Annotated[Probability, doc("Mean of the last days.")]
-    distance: Annotated[Probability, doc("Kolmogorov-Smirnov distance of both.")]
-    limit: Annotated[float, doc("Distance above which the texts differ.")]
+    reference: Probability = doc("Mean of the first days.")
+    recent: Probability = doc("Mean of the last days.")
+    distance: Probability = doc("Kolmogorov-Smirnov distance of both.")
+    limit: float = doc("Distance above which the texts differ.")
     differs: bool
 
 
 class TextDay(ResponseValue):
     """The texts of a day, UTC, with the means of what is counted."""
 
-    day: Annotated[str, Field(examples=["2026-11-17"])]
+    day: str = Field(examples=["2026-11-17"])
     texts: int
-    known_words: Annotated[Probability | None, doc("Share of the words and word pairs of a text that the model knows.")]
-    similarity: Annotated[Probability | None, doc("Cosine of the nearest known text, of a sample.")]
-    confidence: Annotated[Probability | None, doc("Probability of the best answer.")]
+    known_words: Probability | None = doc("Share of the words and word pairs of a text that the model knows.")
+    similarity: Probability | None = doc("Cosine of the nearest known text, of a sample.")
+    confidence: Probability | None = doc("Probability of the best answer.")
 
 
 class Texts(ResponseValue):
     """Classified texts by day, and whether the last ones differ from the first ones."""
 
-    reference: Annotated[Days | None, doc("The first days; null until they have 500 texts.")]
-    recent: Annotated[Days | None, doc("The last complete days; null if they have too few texts.")]
+    reference: Days | None = doc("The first days; null until they have 500 texts.")
+    recent: Days | None = doc("The last complete days; null if they have too few texts.")
     signals: list[SignalComparison]
     differs: bool
-    days: Annotated[list[TextDay], doc("At most 30, in order.")]
+    days: list[TextDay] = doc("At most 30, in order.")
 
 
 class Model(ResponseValue):
@@ -540,9 +533,9 @@ class Model(ResponseValue):
 
     name: str
     version: Version
-    kind: Annotated[Literal["text", "row"], doc("Kind of its inputs.")]
-    columns: Annotated[list[str], doc("Its input columns.")]
-    several_labels: Annotated[bool, doc("Whether a text may have several labels.")]
+    kind: Literal["text", "row"] = doc("Kind of its inputs.")
+    columns: list[str] = doc("Its input columns.")
+    several_labels: bool = doc("Whether a text may have several labels.")
     nodes: int
     labels: int
     levels: int
@@ -551,22 +544,20 @@ class Model(ResponseValue):
     engine: str
     bytes: int
     versions: dict[str, str]
-    metrics: Annotated[dict[str, ValidationFigures], doc("Metrics of training or validation rows, by name.")]
+    metrics: dict[str, ValidationFigures] = doc("Metrics of training or validation rows, by name.")
     calibration: Calibration | None
-    examples: Annotated[list[str], doc("Texts to try: titles of some labels.")]
-    corrections: Annotated[int, doc("Feedback that the running model remembers.")]
+    examples: list[str] = doc("Texts to try: titles of some labels.")
+    corrections: int = doc("Feedback that the running model remembers.")
     loaded: Time
-    problem: Annotated[str | None, doc("Why a newer version in the folder was refused, if so.")]
+    problem: str | None = doc("Why a newer version in the folder was refused, if so.")
 
 
 class ModelDetails(Model):
     """A served model with its evaluation, if there is one."""
 
-    manifest: Annotated[
-        dict[str, Any], doc("Parts of the manifest: format, training settings, training data and files.")
-    ]
+    manifest: dict[str, Any] = doc("Parts of the manifest: format, training settings, training data and files.")
     evaluation: Evaluation | None
-    texts: Annotated[Texts | None, doc("The texts that were classified since the version was first served.")]
+    texts: Texts | None = doc("The texts that were classified since the version was first served.")
 
 
 class Limits(ResponseValue):
@@ -574,18 +565,18 @@ class Limits(ResponseValue):
 
     body_bytes: int
     file_bytes: int
-    texts: Annotated[int, doc("Per request.")]
-    text_length: Annotated[int, doc("In characters.")]
-    seconds: Annotated[float, doc("Per request.")]
+    texts: int = doc("Per request.")
+    text_length: int = doc("In characters.")
+    seconds: float = doc("Per request.")
 
 
 class Service(ResponseValue):
     """Features and limits of the service."""
 
-    hinet: Annotated[str, doc("Version of hinet.")]
-    feedback: Annotated[bool, doc("Whether feedback is stored.")]
-    review: Annotated[bool, doc("Whether there is a review queue.")]
-    project: Annotated[bool, doc("Whether there is a labelling project.")]
+    hinet: str = doc("Version of hinet.")
+    feedback: bool = doc("Whether feedback is stored.")
+    review: bool = doc("Whether there is a review queue.")
+    project: bool = doc("Whether there is a labelling project.")
     limits: Limits
 
 
@@ -593,16 +584,14 @@ class FailedModel(ResponseValue):
     """A model that cannot be served."""
 
     name: str
-    problem: Annotated[str, doc("Why it cannot be loaded.")]
+    problem: str = doc("Why it cannot be loaded.")
 
 
 class ModelList(ResponseValue):
     """All served models; the first one given to `hinet serve` is the default."""
 
     models: list[Model]
-    failed: Annotated[
-        list[FailedModel], doc("Models that cannot be loaded; each is tried again when its folder changes.")
-    ]
+    failed: list[FailedModel] = doc("Models that cannot be loaded; each is tried again when its folder changes.")
     service: Service
 
 
@@ -610,21 +599,21 @@ class Status(ResponseValue):
     """Whether the service runs, or is ready for requests."""
 
     status: Literal["ok", "ready"]
-    models: Annotated[list[str], doc("Names of the models that are loaded.")]
+    models: list[str] = doc("Names of the models that are loaded.")
 
 
 class FieldError(ResponseValue):
     """An invalid field of a request."""
 
-    field: Annotated[str, doc("JSON path, or name of a parameter.", examples=["texts[3]"])]
+    field: str = doc("JSON path, or name of a parameter.", examples=["texts[3]"])
     message: str
 
 
 class Problem(ResponseValue):
     """An error as in RFC 9457."""
 
-    type: Annotated[str, Field(examples=["urn:hinet:problem:invalid-request"])]
-    title: Annotated[str, Field(examples=["The request is invalid"])]
-    status: Annotated[int, Field(examples=[422])]
-    detail: Annotated[str, Field(examples=["top: Input should be less than or equal to 100"])]
-    errors: Annotated[list[FieldError], doc("Invalid fields, if any.")] = []
+    type: str = Field(examples=["urn:hinet:problem:invalid-request"])
+    title: str = Field(examples=["The request is invalid"])
+    status: int = Field(examples=[422])
+    detail: str = Field(examples=["top: Input should be less than or equal to 100"])
+    errors: list[FieldError] = doc("Invalid fields, if any.", [])

@@ -31,23 +31,21 @@ CREATE INDEX review_unsure ON review (model, unsure) WHERE input IS NOT NULL;
 CREATE INDEX review_split ON review (model, split) WHERE input IS NOT NULL;
 """
 FEEDBACK = DatabaseKind("feedback", 0x68696E65, 2, SCHEMA)  # the application id is "hine"
-_ENTRY = "SELECT id, received, model, version, verdict, row, nodes, predicted, exported FROM feedback"
-_QUEUED = "SELECT id, received, input, unsure, split FROM review WHERE model = ? AND input IS NOT NULL"
 _NOW = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
 
 
-class Feedback(NamedTuple):
+class Entry(NamedTuple):
     """A verdict with its training row."""
 
+    id: int  # 0 until it is stored
     received: str
     model: str
     version: str
     verdict: str
     row: Json
-    nodes: Sequence[str]
-    predicted: Sequence[str]
-    input: Any  # the text, or the row of a model of several columns
-    review: int | None = None
+    nodes: list[str]
+    predicted: list[str]
+    exported: str | None = None  # time of the first export
 
 
 class Doubt(NamedTuple):
@@ -58,30 +56,11 @@ class Doubt(NamedTuple):
     input: Any
     unsure: float
     split: float
+    id: int = 0  # number in the review queue; 0 until it is stored
 
 
-class Queued(NamedTuple):
-    """An item of the review queue."""
-
-    id: int
-    received: str
-    input: Any
-    unsure: float
-    split: float
-
-
-class Entry(NamedTuple):
-    """Stored feedback."""
-
-    id: int
-    received: str
-    model: str
-    version: str
-    verdict: str
-    row: Json
-    nodes: list[str]
-    predicted: list[str]
-    exported: str | None  # time of the first export
+_ENTRY = f"SELECT {', '.join(Entry._fields)} FROM feedback"
+_QUEUED = f"SELECT {', '.join(Doubt._fields)} FROM review WHERE model = ? AND input IS NOT NULL"
 
 
 class Counted(NamedTuple):
@@ -113,21 +92,18 @@ class Store(Database):
             for *head, row, nodes, predicted, exported in self.select(f"{_ENTRY} {rest}", *values)
         ]
 
-    def add(self, feedback: Feedback) -> int:
-        """Write feedback to disk, remove its row from the review queue, and return its id."""
-        values = (
-            feedback.received, feedback.model, feedback.version, feedback.verdict, json.dumps(feedback.row),
-            json.dumps(feedback.nodes), json.dumps(feedback.predicted), _digest(feedback.input),
-        )  # fmt: skip
+    def add(self, entry: Entry, given: Any, review: int | None = None) -> int:
+        """Write feedback on a text or row to disk, remove it from the review queue, and return its id."""
+        digest = _digest(given)
         with self.transaction() as connection:
             cursor = connection.execute(
                 "INSERT INTO feedback (received, model, version, verdict, row, nodes, predicted, digest)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                values,
+                (*entry[1:5], json.dumps(entry.row), json.dumps(entry.nodes), json.dumps(entry.predicted), digest),
             )
             connection.execute(
                 "UPDATE review SET input = NULL WHERE model = ? AND (digest = ? OR id = ?)",
-                (feedback.model, values[-1], feedback.review),
+                (entry.model, digest, review),
             )
             return int(cursor.lastrowid or 0)
 
@@ -151,14 +127,13 @@ class Store(Database):
                     (model, model, max_rows),
                 )
 
-    def queue(self, model: str, order: Order, offset: int, limit: int) -> tuple[list[Queued], int]:
+    def queue(self, model: str, order: Order, offset: int, limit: int) -> tuple[list[Doubt], int]:
         """Return a page of the review queue, the most doubtful first, and the total number."""
-        column = {"unsure": "unsure", "split": "split"}[order]
-        rows = self.select(f"{_QUEUED} ORDER BY {column} DESC, id LIMIT ? OFFSET ?", model, limit, offset)
+        rows = self.select(f"{_QUEUED} ORDER BY {order} DESC, id LIMIT ? OFFSET ?", model, limit, offset)
         ((total,),) = self.select("SELECT count(*) FROM review WHERE model = ? AND input IS NOT NULL", model)
         return list(map(_queued, rows)), total
 
-    def queued(self, model: str, item: int) -> Queued | None:
+    def queued(self, model: str, item: int) -> Doubt | None:
         """Return an item of the review queue; None if it is not there."""
         rows = self.select(f"{_QUEUED} AND id = ?", model, item)
         return _queued(rows[0]) if rows else None
@@ -214,9 +189,9 @@ class Store(Database):
             )
 
 
-def _queued(row: tuple[Any, ...]) -> Queued:
-    number, received, given, unsure, split = row
-    return Queued(number, received, json.loads(given), unsure, split)
+def _queued(row: tuple[Any, ...]) -> Doubt:
+    doubt = Doubt._make(row)
+    return doubt._replace(input=json.loads(doubt.input))
 
 
 def _digest(given: Any) -> bytes:

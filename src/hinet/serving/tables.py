@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from threading import Event
@@ -23,11 +23,12 @@ from starlette.responses import Response, StreamingResponse
 
 from hinet.choices import TableFormat
 from hinet.classifier.answers import PredictionOptions
-from hinet.classifier.prediction_table import PredictionOutput, PredictionTable
+from hinet.classifier.prediction_table import PredictionOutput
 from hinet.data.tables import FailFast, LabelledBlock, RowQuery, TableOptions, labelled_blocks
 from hinet.data.tables.writing import LABEL_SEP, MAX_COLUMNS, new_table
 from hinet.errors import FileError, HiNetError
 from hinet.files.sheets import MAX_ROWS as MAX_SHEET_ROWS
+from hinet.serving.endpoints import run_in
 from hinet.serving.gate import drain, exceeds, slow_body, too_long
 from hinet.serving.models import ServedModel
 from hinet.serving.problems import FieldProblem, ProblemError
@@ -68,7 +69,7 @@ async def answer_table(service: Service, request: Request, query: FileQuery) -> 
         with os.fdopen(handle, "wb") as stream:
             size = await receive_table(request, stream, settings)
         threshold = service.threshold(model, query.min_confidence)
-        job = TableJob.of(model, path, format, query, threshold, settings)
+        job = TableJob(model, path, format, query, threshold, settings)
         rows = await _check(service, request, job, settings.check_seconds(size))
     except BaseException:
         path.unlink(missing_ok=True)
@@ -111,9 +112,8 @@ async def receive_table(request: Request, stream: IO[bytes], settings: Settings)
 
 def _slow_upload(settings: Settings) -> ProblemError:
     rate, hours = settings.min_upload_rate, MAX_UPLOAD_SECONDS / 3_600
-    return ProblemError(
-        408, "slow-request", f"a table must arrive at {rate:,} bytes per second or more, and within {hours:g} hour"
-    )
+    message = f"a table must arrive at {rate:,} bytes per second or more, and within {hours:g} hour"
+    return ProblemError(408, "slow-request", message)
 
 
 async def _check(service: Service, request: Request, job: TableJob, seconds: float) -> int:
@@ -141,7 +141,7 @@ async def _check(service: Service, request: Request, job: TableJob, seconds: flo
 
 async def _count_rows(service: Service, job: TableJob) -> int:
     rows, blocks = 0, job.check()
-    while (count := await service.work_on_table(next, blocks, None)) is not None:
+    while (count := await run_in(service.threads.tables, next, blocks, None)) is not None:
         rows = count
     return rows
 
@@ -155,7 +155,7 @@ async def _stream(service: Service, job: TableJob) -> AsyncIterator[bytes]:
     """Yield the answered table, and remove the uploaded one."""
     parts = job.parts()
     try:
-        while (part := await service.work_on_table(next, parts, None)) is not None:
+        while (part := await run_in(service.threads.tables, next, parts, None)) is not None:
             if part:
                 yield part
     finally:
@@ -179,46 +179,34 @@ class TableStoppedError(Exception):
     """The client no longer waits for the table."""
 
 
-@dataclass(frozen=True)
 class TableJob:
-    """A table on disk, and what to predict for it."""
+    """A table on disk, and what to predict for it; raises HiNetError if the options do not suit the model."""
 
-    model: ServedModel
-    path: Path
-    format: TableFormat
-    to: TableFormat
-    query: RowQuery
-    table: PredictionTable
-    prefix: str
-    escape_formulas: bool
-    settings: Settings
-    stop: Event = field(default_factory=Event)  # set to stop reading the table, from any thread
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         model: ServedModel,
         path: Path,
         format: TableFormat,
         asked: FileQuery,
         threshold: float | None,
         settings: Settings,
-    ) -> TableJob:
-        """Return the job of a request, or raise HiNetError."""
+    ) -> None:
+        self.path, self.to, self.stop = path, asked.to or format, Event()  # stop: set to stop reading, from any thread
+        self._format, self._asked, self._settings, self._loaded = format, asked, settings, model.model
         loaded = model.model
         columns = loaded.checked_columns(replace(loaded.columns, text=tuple(asked.text) or loaded.columns.text))
-        query = RowQuery(
+        self._query = RowQuery(
             columns, labels=False, keep=tuple(asked.keep), keep_all=asked.keep_all, allow_blank=True,
             widths=loaded.widths(columns),
         )  # fmt: skip
         several = loaded.fitted.codec.sets is not None
         min_confidence, min_probability = (None, threshold) if several else (threshold, None)
-        options = PredictionOptions(
-            asked.top, min_confidence, "map", asked.levels, asked.titles, min_probability, tuple(asked.within),
-            tuple(asked.exclude),
+        self._table = loaded.table(
+            PredictionOptions(
+                asked.top, min_confidence, "map", asked.levels, asked.titles, min_probability, tuple(asked.within),
+                tuple(asked.exclude),
+            )
         )  # fmt: skip
-        to, table = asked.to or format, loaded.table(options)
-        return cls(model, path, format, to, query, table, asked.prefix, asked.escape_formulas, settings)
 
     def check(self) -> Iterator[int]:
         """Read the table block by block, and yield the number of rows so far.
@@ -234,55 +222,46 @@ class TableJob:
         rows = decoded = 0
         try:
             for block in self._blocks():
-                if not rows:
-                    self._check_columns(len(self._output(block).kinds()))
+                columns = 0 if rows else len(self._output(block).kinds())
                 rows += len(block)
                 decoded += block.rows.decoded_bytes
-                self._check_size(rows, decoded)
-                self._check_lengths(block)
+                self._check_size(columns, rows, decoded)
+                for number, text in zip(block.rows.numbers, block.texts, strict=True):
+                    if len(text) > self._settings.max_length:
+                        message = f"the text has more than {self._settings.max_length:,} characters"
+                        raise _too_large(f"{block.rows.unit} {number}: {message}")
                 yield rows
         except HiNetError as error:
             raise table_problem(error) from None
 
-    def _check_columns(self, columns: int) -> None:
+    def _check_size(self, columns: int, rows: int, decoded: int) -> None:
         if self.to == "xlsx" and columns > MAX_COLUMNS:
-            message = f"the answer has {columns:,} columns, more than the {MAX_COLUMNS:,} of Excel; ask for CSV"
-            raise ProblemError(413, "too-large", message)
-
-    def _check_size(self, rows: int, decoded: int) -> None:
+            raise _too_large(f"the answer has {columns:,} columns, more than the {MAX_COLUMNS:,} of Excel; ask for CSV")
         if rows > MAX_ROWS:
-            raise ProblemError(413, "too-large", f"the table has more than {MAX_ROWS:,} rows; send it in parts")
+            raise _too_large(f"the table has more than {MAX_ROWS:,} rows; send it in parts")
         if self.to == "xlsx" and rows >= MAX_SHEET_ROWS:
-            message = f"the answer has more than the {MAX_SHEET_ROWS - 1:,} rows of an Excel sheet; ask for CSV"
-            raise ProblemError(413, "too-large", message)
-        if decoded > self.settings.max_file:
-            message = f"the table has more than {self.settings.max_file:,} bytes when decoded; send it in parts"
-            raise ProblemError(413, "too-large", message)
-
-    def _check_lengths(self, block: LabelledBlock) -> None:
-        max_length = self.settings.max_length
-        for number, text in zip(block.rows.numbers, block.texts, strict=True):
-            if len(text) > max_length:
-                message = f"{block.rows.unit} {number}: the text has more than {max_length:,} characters"
-                raise ProblemError(413, "too-large", message)
+            raise _too_large(f"the answer has more than the {MAX_SHEET_ROWS - 1:,} rows of an Excel sheet; ask for CSV")
+        if decoded > self._settings.max_file:
+            message = f"the table has more than {self._settings.max_file:,} bytes when decoded; send it in parts"
+            raise _too_large(message)
 
     def parts(self) -> Generator[bytes, None, None]:
         """Yield the answered table, block by block."""
         blocks = self._blocks()
         first = next(blocks)
         output, sink = self._output(first), _Sink()
-        stream, label_sep = cast(IO[bytes], sink), self.model.model.columns.label_sep or LABEL_SEP
-        kinds, escape = output.kinds(), self.escape_formulas
-        with new_table("answer", self.to, kinds, label_sep, escape_formulas=escape, stream=stream) as writer:
+        stream, label_sep = cast(IO[bytes], sink), self._loaded.columns.label_sep or LABEL_SEP
+        escape = self._asked.escape_formulas
+        with new_table("answer", self.to, output.kinds(), label_sep, escape_formulas=escape, stream=stream) as writer:
             for part in chain.from_iterable(block.parts(output.rows_at_a_time) for block in chain([first], blocks)):
                 writer.write(output.columns(part))
                 yield sink.pop()
         yield sink.pop()
 
     def _blocks(self) -> Iterator[LabelledBlock]:
-        unpacked = min(self.settings.max_file, MAX_UNPACKED)
-        options = TableOptions(self.format, on_read=self._check_stop, max_unpacked=unpacked)
-        blocks = labelled_blocks([str(self.path)], self.query, options, FailFast())
+        unpacked = min(self._settings.max_file, MAX_UNPACKED)
+        options = TableOptions(self._format, on_read=self._check_stop, max_unpacked=unpacked)
+        blocks = labelled_blocks([str(self.path)], self._query, options, FailFast())
         return (block for block in blocks if len(block))
 
     def _check_stop(self) -> None:
@@ -290,7 +269,11 @@ class TableJob:
             raise TableStoppedError
 
     def _output(self, first: LabelledBlock) -> PredictionOutput:
-        return PredictionOutput(self.model.model, self.table, self.query, self.prefix, False, first)
+        return PredictionOutput(self._loaded, self._table, self._query, self._asked.prefix, False, first)
+
+
+def _too_large(message: str) -> ProblemError:
+    return ProblemError(413, "too-large", message)
 
 
 def table_problem(error: HiNetError) -> ProblemError:
@@ -307,21 +290,21 @@ class _Sink(io.RawIOBase):
     """A stream in memory whose contents are taken as they are written."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._written = 0
+        self._buffer, self._written = bytearray(), 0
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        self._parts.append(bytes(data))
-        self._written += len(self._parts[-1])
-        return len(self._parts[-1])
+        size = memoryview(data).nbytes
+        self._buffer += data
+        self._written += size
+        return size
 
     def tell(self) -> int:
         return self._written
 
     def pop(self) -> bytes:
         """Return what was written since the last call."""
-        parts, self._parts = self._parts, []
-        return b"".join(parts)
+        part, self._buffer = bytes(self._buffer), bytearray()
+        return part
