@@ -20,9 +20,8 @@ from hinet import FileError, HiNetClassifier, HiNetError
 from hinet.classifier.parameters import RULES
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.engine import EngineSettings, Search, fit
-from hinet.memory import total_memory
 from hinet.networks import HeadSettings, TrainingSettings
-from hinet.parameters import MAX_THREADS, real, resolve_threads, whole
+from hinet.parameters import MAX_THREADS, real, resolve_threads, total_memory, whole
 from tests.classifier.data import small, texts
 
 QUICK = {"width": 2, "members": 1, "epochs": 1, "wide": False, "flat": False}

@@ -1,10 +1,15 @@
-"""Validation of parameters by rules; errors name the parameter, the expected and the actual value."""
+"""Validation of parameters by rules, and limits of the machine: threads and memory.
+
+Errors name the parameter, the expected and the actual value.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, get_type_hints
@@ -15,6 +20,11 @@ from hinet.errors import HiNetError, format_value
 
 INVALID: Final = object()  # returned by a rule for a value that is not allowed
 MAX_THREADS = 256  # or the number of cores if larger: more threads are slower, and the system may refuse them
+GB = 1e9
+CONTAINER_LIMITS = (  # control groups, version 2 and version 1
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 LARGEST = 2**63 - 1  # kernels use signed 64-bit integers
 
 
@@ -166,3 +176,26 @@ def resolve_threads(threads: int | None) -> int:
     if count is None:
         return cores
     return min(count, max(cores, MAX_THREADS)) if count > 0 else max(1, cores + 1 + count)
+
+
+def total_memory() -> int:
+    """Return the bytes this process may use: the smallest limit of the machine, the container and the process."""
+    limits = [sys.maxsize]
+    with suppress(AttributeError, ValueError, OSError):  # not every system reports it
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for file in CONTAINER_LIMITS:
+        with suppress(OSError, ValueError):  # no such limit, or "max"
+            limits.append(int(file.read_text()))
+    with suppress(ImportError):
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        limits += [limit] if limit != resource.RLIM_INFINITY else []
+    return min(number for number in limits if number > 0)
+
+
+def require_memory(needed: int, what: str, remedy: str) -> None:
+    """Raise HiNetError if ``needed`` bytes exceed the memory of this process."""
+    available = total_memory()
+    if needed > available:
+        raise HiNetError(f"{what}, more than the {available / GB:.2f} GB of memory available; {remedy}")

@@ -52,8 +52,7 @@ from hinet.engine.settings import plan_memory
 from hinet.engine.training.rows import sample_values
 from hinet.errors import HiNetError, LabelError, counted
 from hinet.files import read_arrays, write_arrays
-from hinet.memory import GB, total_memory
-from hinet.parameters import resolve_threads
+from hinet.parameters import GB, resolve_threads, total_memory
 from hinet.progress import Progress
 from hinet.taxonomy import Taxonomy
 

@@ -34,7 +34,7 @@ from hinet.data.tables.labelled_tables import check_whole_path, iter_labels
 from hinet.data.text.features import TextSettings, hash_and_count, resolve_auto
 from hinet.engine.settings import MAX_WIDTH, plan_memory
 from hinet.errors import HiNetError, counted, quoted
-from hinet.memory import GB, total_memory
+from hinet.parameters import GB, total_memory
 from hinet.ragged import Ints
 from hinet.taxonomy import PATH_MARK, has_paths, split_path
 from hinet.taxonomy.draft import path_error

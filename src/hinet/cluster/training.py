@@ -29,7 +29,7 @@ from hinet.engine.training.plan import PlanInput
 from hinet.engine.training.rows import Job
 from hinet.errors import HiNetError
 from hinet.extras import require
-from hinet.memory import GB
+from hinet.parameters import GB
 from hinet.progress import EpochRecord, Progress
 
 MAX_RESTARTS = 3  # restarts of the workers after one of them died

@@ -9,8 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 from hinet.choices import Effort
 from hinet.data.matrices import MixedRows, is_sparse
 from hinet.errors import HiNetError
-from hinet.memory import GB, require_memory
-from hinet.parameters import FLAG, NONE, SEED, THREADS, one_of, real, resolve_threads, rules_of, validate_fields, whole
+from hinet.parameters import (
+    FLAG,
+    GB,
+    NONE,
+    SEED,
+    THREADS,
+    one_of,
+    real,
+    require_memory,
+    resolve_threads,
+    rules_of,
+    validate_fields,
+    whole,
+)
 
 if TYPE_CHECKING:
     from hinet.taxonomy import Layers

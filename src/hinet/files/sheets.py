@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 from xml.parsers import expat
 
-from hinet import memory
+from hinet import parameters
 from hinet.errors import FileError, quoted
 from hinet.extras import require
 
@@ -87,7 +87,7 @@ def _check_parts(
     """Raise FileError if an archive unpacks to more than can be read; zipfile never unpacks more than declared."""
     parts, workbooks = archive.infolist(), _workbooks(archive)
     size = sum(part.file_size for part in parts)
-    if size > memory.total_memory() // MEMORY_PER_BYTE:
+    if size > parameters.total_memory() // MEMORY_PER_BYTE:
         raise FileError(path, "unpacks to more than there is memory for; save it as CSV")
     if max_bytes is not None and size > max_bytes:
         raise FileError(path, f"unpacks to {size:,} bytes, more than {max_bytes:,}; save it as CSV, or in parts")

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
-from hinet import memory
+from hinet import parameters
 from hinet.errors import FileError, HiNetError
 
 STANDARD = "-"  # the name of standard input and output
@@ -207,7 +207,7 @@ def read_text(path: str | Path, encoding: str = "utf-8", memory_per_byte: int = 
 
 def read_to_end(path: str | Path, stream: IO[bytes], memory_per_byte: int = 4) -> bytes:
     """Return all bytes of a stream, or raise FileError if there is not enough memory to process them."""
-    limit = memory.total_memory() // memory_per_byte
+    limit = parameters.total_memory() // memory_per_byte
     return _read_up_to(path, stream, limit, "more than there is memory for")
 
 

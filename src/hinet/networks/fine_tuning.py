@@ -23,11 +23,11 @@ from hinet.encoders.torch_runtime import default_device, torch_threads
 from hinet.engine.training.checkpoints import Checkpoints, Done, fingerprint_of
 from hinet.engine.training.rows import Arrays, Job, check_finite
 from hinet.errors import FileError, HiNetError
-from hinet.memory import GB, require_memory
 from hinet.metrics import accuracy
 from hinet.networks.graph import Targets
 from hinet.networks.models import DenseFeatures, HiNet, predict_traces
 from hinet.networks.training import head_settings, train_epochs
+from hinet.parameters import GB, require_memory
 from hinet.progress import EpochRecord, Progress, SilentProgress
 
 BUCKET = 50  # batches whose rows are sorted by length

@@ -18,10 +18,9 @@ from hinet.data import Traces
 from hinet.data.matrices import check_rows, is_sparse
 from hinet.engine.search.predictor import K
 from hinet.errors import HiNetError
-from hinet.memory import GB, require_memory
 from hinet.networks.graph import NeuronGraph, TargetBatch, Targets, downpour
 from hinet.networks.heads import WEIGHT_STD, HeadSettings, build_head
-from hinet.parameters import whole
+from hinet.parameters import GB, require_memory, whole
 from hinet.ragged import Ints
 from hinet.taxonomy import Layers
 

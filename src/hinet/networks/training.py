@@ -24,7 +24,7 @@ from hinet.data.matrices import check_rows, is_sparse, validate_weights
 from hinet.encoders.torch_runtime import default_device, torch_threads
 from hinet.engine import EngineSettings, ValidationRows
 from hinet.engine.settings import plan_memory
-from hinet.engine.training.jobs import Best, Done
+from hinet.engine.training.checkpoints import Best, Done
 from hinet.errors import HiNetError
 from hinet.metrics import accuracy
 from hinet.networks.graph import Targets

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
 
-from hinet import memory
+from hinet import parameters
 from hinet.data.tables.blocks import BadRow, Row, RowBlock, TableFile, in_blocks
 from hinet.errors import FileError, quoted
 from hinet.files.delimited import width_message
@@ -129,7 +129,7 @@ def _are_sparse(lines: Sequence[tuple[int, str]]) -> bool:
 def _check_memory(path: str | Path, lines: Sequence[tuple[int, str]], header: ArffHeader) -> None:
     """Raise FileError if sparse rows are too large as a table."""
     attributes = len(header.attributes)
-    if _are_sparse(lines) and len(lines) * attributes * BYTES_PER_CELL > memory.total_memory():
+    if _are_sparse(lines) and len(lines) * attributes * BYTES_PER_CELL > parameters.total_memory():
         message = f"sparse rows of {attributes:,} attributes do not fit into memory as a table; load"
         raise FileError(path, f"{message} them with hinet.data.load_arff, which keeps them sparse")
 

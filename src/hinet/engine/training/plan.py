@@ -44,8 +44,8 @@ from hinet.engine.training.rows import (
     whitening,
 )
 from hinet.errors import HiNetError
-from hinet.memory import GB, total_memory
 from hinet.metrics import accuracy
+from hinet.parameters import GB, total_memory
 from hinet.progress import EpochRecord
 from hinet.ragged import evenly_spaced
 from hinet.taxonomy import STOP, Layers

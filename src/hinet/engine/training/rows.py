@@ -32,7 +32,7 @@ from hinet.engine.model.kernels import MIX, column_digests
 from hinet.engine.settings import Dropout, EngineSettings, MemoryPlan
 from hinet.errors import HiNetError
 from hinet.files.schema import FINITE, ArraySpec, Schema, check_arrays, floats
-from hinet.memory import GB, total_memory
+from hinet.parameters import GB, total_memory
 from hinet.taxonomy import Layers
 
 if TYPE_CHECKING:
