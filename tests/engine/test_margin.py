@@ -161,6 +161,21 @@ def test_further_training_keeps_the_weights(trained: FusedModel) -> None:
     assert further.mix.margin == trained.mix.margin
 
 
+def test_further_training_adds_the_weights_of_new_labels(trained: FusedModel) -> None:
+    rows, traces, labels = data("tree", seed=2)
+    further = fit(rows, traces, SETTINGS, start=trained)
+    before, after = (
+        sp.csr_array((margin.value, margin.label, margin.offsets), shape=(FEATURES, len(margin.bias))).toarray()
+        for margin in (trained.experts.margin, further.experts.margin)
+    )
+    new = trained.experts.margin.bias == 0
+    learned = new & (further.experts.margin.bias != 0)
+    assert learned.sum() == 1
+    np.testing.assert_array_equal(after[:, ~learned], before[:, ~learned])
+    own = np.flatnonzero(np.array(labels) == UNKNOWN[0])
+    assert accuracy(alone(further), rows[own], [labels[row] for row in own]) > 0.9
+
+
 def test_it_is_not_for_dags_with_one_label_per_row() -> None:
     rows, traces, _ = data("dag")
     with pytest.raises(HiNetError, match="the margin expert is for trees and for several labels per row; leave it out"):

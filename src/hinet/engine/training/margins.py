@@ -385,43 +385,57 @@ class MarginJob(Job):
 
 
 class LabelMargins:
-    """The training of the margins of all labels with one label per row."""
+    """The training of the margins of labels with one label per row; further training adds those of new labels."""
 
     def __init__(self, context: TrainingContext) -> None:
-        labels, features = len(context.spans.neuron), context.features
-        self._data, self._seed = LabelledRows.of(context), context.settings.seed
-        self._weights, self._bias = np.zeros((labels, features), np.float32), np.zeros(labels, np.float32)
-        self._counts = np.bincount(self._data.label, minlength=labels)
+        self._data, self._seed, self._features = LabelledRows.of(context), context.settings.seed, context.features
+        self._before = None if context.start is None else context.start.experts.margin
+        labels = len(context.spans.neuron)
+        learned = np.bincount(self._data.label, minlength=labels) > 0
+        if self._before is not None and len(self._before.bias):
+            learned &= self._before.bias == 0  # the score of a label without rows
+        self.labels = np.flatnonzero(learned)
+        self._bias = np.zeros(labels, np.float32)
+
+    @cached_property
+    def _weights(self) -> Floats:
+        return np.zeros((len(self.labels), self._features), np.float32)
 
     def jobs(self) -> list[Job]:
         """Return jobs of about the same number of labels."""
         values, rows = len(self._data.rows.indices), self._data.rows.row_count
-        parts = [part for part in np.array_split(np.arange(len(self._bias)), PARTS) if len(part)]
+        parts = [part for part in np.array_split(np.arange(len(self.labels)), PARTS) if len(part)]
         jobs: list[Job] = []
         for number, part in enumerate(parts, start=1):
             own = slice(int(part[0]), int(part[-1]) + 1)
-            arrays = {"weight": (self._weights, own), "bias": (self._bias, own)}
+            of_labels = slice(int(self.labels[own.start]), int(self.labels[own.stop - 1]) + 1)
+            arrays = {"weight": (self._weights, own), "bias": (self._bias, of_labels)}
             effort = 10.0 * len(part) * values
             jobs.append(MarginJob(f"margin {number}", rows, own.start, own.stop, 1, effort, self._train, arrays))
         return jobs
 
-    def _train(self, label: int, _: int) -> float:
-        if not self._counts[label]:
-            return 0.0
+    def _train(self, position: int, _: int) -> float:
         plan = (MAX_EPOCHS, TOLERANCE, self._seed)
-        return float(train_margin(self._data, label, plan, self._bias, self._weights[label]))
+        return float(train_margin(self._data, self.labels[position], plan, self._bias, self._weights[position]))
 
     def trained(self) -> LabelWeights:
         """Return the weights in logits, without those that hardly count.
 
         The score of a label is a multiple of its margin plus 1, so that of a label without rows is 0.
         """
-        usual = mean_sizes(self._data.rows, np.arange(self._weights.shape[1], dtype=np.int32))
-        logits = self._weights.T * np.float32(LOGITS_PER_MARGIN)  # (f, labels)
-        feature, label = np.nonzero((np.abs(logits) * usual[:, None] >= MIN_LOGIT) & (self._counts > 0))
-        bias = np.where(self._counts > 0, LOGITS_PER_MARGIN * (self._bias + 1), 0).astype(np.float32)
-        counts = np.bincount(feature, minlength=len(logits))
-        return LabelWeights(offsets_of(counts), label.astype(np.int32), logits[feature, label], bias)
+        usual = mean_sizes(self._data.rows, np.arange(self._features, dtype=np.int32))
+        logits = self._weights.T * np.float32(LOGITS_PER_MARGIN)  # (f, learned labels)
+        feature, position = np.nonzero(np.abs(logits) * usual[:, None] >= MIN_LOGIT)
+        label, value = self.labels[position].astype(np.int32), logits[feature, position]
+        bias = np.zeros(len(self._bias), np.float32)
+        bias[self.labels] = LOGITS_PER_MARGIN * (self._bias[self.labels] + 1)
+        if self._before is not None:
+            feature = np.append(np.repeat(np.arange(self._features), np.diff(self._before.offsets)), feature)
+            label, value = np.append(self._before.label, label), np.append(self._before.value, value)
+            order = np.lexsort((label, feature))
+            feature, label, value = feature[order], label[order], value[order]
+            bias += self._before.bias if len(self._before.bias) else np.float32(0)
+        return LabelWeights(offsets_of(np.bincount(feature, minlength=self._features)), label, value, bias)
 
 
 class SetMargins:
@@ -474,17 +488,17 @@ class SetMargins:
 
 
 class MarginTraining(ExpertTraining):
-    """The training of the margin expert; further training keeps its weights."""
+    """The training of the margin expert; further training keeps its weights, and adds those of new labels."""
 
     kernels = (train_margin, train_set_margins, sum_steps)
 
     def memory(self) -> MemoryPlan:
         """Return the memory of the weights of all labels and features; with sets of labels, of those that count."""
         rows, labels = self.context.data.rows, len(self.context.spans.neuron)
-        if self.context.start is not None:
+        if not self._trains:
             return MemoryPlan(0, 0, 0, 0)
-        if not self.context.layers.multilabel:
-            weights = 4 * labels * self.context.features
+        if isinstance(self._margins, LabelMargins):
+            weights = 4 * len(self._margins.labels) * self.context.features
             return MemoryPlan(weights, 0, 0, 3 * weights)
         entries = len(self.context.targets.arrays.entry_target)
         steps = min(entries + ROUNDS * (HARD_ROWS * labels + HARD_PER_ROW * entries), labels * rows.row_count)
@@ -493,12 +507,19 @@ class MarginTraining(ExpertTraining):
 
     def jobs(self) -> list[Job]:
         """Return jobs for parts of the labels."""
-        return self._margins.jobs() if self.context.start is None else []
+        return self._margins.jobs() if self._trains else []
 
     def trained(self) -> LabelWeights:
         """Return the weights in logits."""
         start = self.context.start
-        return self._margins.trained() if start is None else start.experts.margin
+        return self._margins.trained() if start is None or self._trains else start.experts.margin
+
+    @property
+    def _trains(self) -> bool:
+        """Whether there is something to train: all labels, or in further training new ones with one label per row."""
+        if self.context.start is not None and self.context.layers.multilabel:
+            return False
+        return isinstance(self._margins, SetMargins) or len(self._margins.labels) > 0
 
     @cached_property
     def _margins(self) -> LabelMargins | SetMargins:
