@@ -18,8 +18,9 @@ from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load
 from hinet.classifier import chunks, stream
 from hinet.classifier.chunks import Chunk, RowSample
 from hinet.data.text import TextFeatures, TextSettings
-from hinet.data.text.features import BoundedCounts, Counts, arrow_chunks
+from hinet.data.text.features import BoundedCounts, Counts
 from hinet.data.text.streamed_features import NamingFeatures, features_from, named, without
+from hinet.data.text.text_input import arrow_chunks
 from hinet.engine.training import rows as training_rows
 from tests.classifier.data import EDGES, WORDS, small, taxonomy, texts
 

@@ -24,7 +24,7 @@ class Pools:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: dict[str, int] = {}
-        for name in ("hinet.data.text.features", "hinet.engine.search.best_first"):
+        for name in ("hinet.data.text.text_input", "hinet.engine.search.best_first"):
             monkeypatch.setattr(f"{name}.ThreadPoolExecutor", self._counting(name.split(".")[1]))
         monkeypatch.setattr("hinet.data.text.text_input.MIN_BLOCK_BYTES", 50)  # so that few texts are many blocks
         monkeypatch.setattr("hinet.engine.search.best_first.MIN_BLOCK", 2)

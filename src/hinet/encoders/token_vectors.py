@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 from hinet.compiled import inlined, kernel
 from hinet.data.matrices import quantise_rows
-from hinet.data.text.features import parallel_map, vocabulary_lookup
+from hinet.data.text.features import vocabulary_lookup
 from hinet.data.text.ngram_kernels import LETTER, SEED, SINGLE, character, finished, joined, longest_row, stepped
-from hinet.data.text.text_input import as_arrow, in_blocks, normalise, word_pattern
+from hinet.data.text.text_input import as_arrow, in_blocks, normalise, parallel_map, word_pattern
 from hinet.errors import FileError, HiNetError, quoted
 from hinet.files import map_arrays
 from hinet.files.schema import ArraySpec, Schema, bytes_of, check_arrays, floats

@@ -1,13 +1,17 @@
-"""Texts as CSR rows of weighted n-grams, which are hashed and counted on all cores, and selected by their counts."""
+"""Texts as CSR rows of weighted n-grams, which are hashed and counted on all cores, and selected by their counts.
+
+A word is known if it is a feature. If the shortest word n-grams have several words, such an n-gram counts as a word.
+If only characters are features, words are split at spaces, and a word is known if any of its character n-grams is a
+feature. With hashed features, a word may seem known because another one has the same number.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +33,16 @@ from hinet.data.text.ngram_kernels import (
     spell,
     weigh_rows,
 )
-from hinet.data.text.text_input import TextBlock, as_arrow, in_blocks, normalise
+from hinet.data.text.text_input import (
+    TextBlock,
+    arrow_chunks,
+    as_arrow,
+    in_blocks,
+    join_words,
+    normalise,
+    parallel_map,
+    word_pattern,
+)
 from hinet.errors import HiNetError, did_you_mean
 from hinet.files import narrowest
 from hinet.files.schema import ArraySpec, check_arrays, floats, offsets
@@ -50,8 +63,6 @@ SAMPLE_TEXTS = 100_000  # number of first texts whose words are counted
 # min_df="auto" keeps every n-gram of at most MAX_TEXTS_FOR_ALL texts, and else those in AUTO_MIN_DF texts.
 MAX_TEXTS_FOR_ALL = 3_000
 AUTO_MIN_DF = 2
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 HASH_BITS = 64
 MAX_COUNTED = 1 << 24  # n-grams that a stream counts at a time, 12 bytes each
 MIN_IDF, MAX_IDF = 1.0, 100.0  # the weight of a feature in all texts; more than any number of texts can give
@@ -247,14 +258,6 @@ def spell_names(blocks: Sequence[TextBlock], starts_at: Ints64, chars: bool, has
     return Names(*spell(text, starts_at, stops, classes, chars, hashes))
 
 
-def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
-    """Return ``work(item)`` for every item, computed in threads; a single item starts no thread."""
-    if threads == 1 or len(items) < 2:
-        return [work(item) for item in items]
-    with ThreadPoolExecutor(min(threads, len(items))) as pool:
-        return list(pool.map(work, items))
-
-
 @dataclass(frozen=True, eq=False)
 class HashedBlock:
     """A block of rows with its n-grams of words and of characters."""
@@ -278,15 +281,6 @@ def extract_ngrams(block: TextBlock, chars: bool, sizes: Sizes | None) -> Grams:
         nothing = np.empty(0, np.int32)
         return Grams(np.zeros(len(block.offsets), np.int64), np.empty(0, np.uint64), nothing, nothing)
     return Grams(*hash_rows(block.text, block.offsets, block.classes, chars, *sizes))
-
-
-def arrow_chunks(chunks: Iterable[Any]) -> Iterator[pa.ChunkedArray]:
-    """Yield chunks of texts as Arrow arrays; errors number the rows across chunks."""
-    row = 0
-    for chunk in chunks:
-        array = as_arrow(chunk, row)
-        row += len(array)
-        yield array
 
 
 def resolve_auto(
@@ -668,3 +662,68 @@ def _vocabulary_from(arrays: Mapping[str, NDArray[Any]], kind: str, settings: Te
     if not names.are_text():
         raise HiNetError(f"the array '{kind}.names' holds bytes that are not UTF-8")
     return Vocabulary(lookup, names)
+
+
+def known_shares(features: TextFeatures, texts: Any) -> NDArray[np.float64]:
+    """Return the share of known words of each text, (n,); NaN for a text without words.
+
+    >>> features = TextFeatures.fit(["rye bread", "white bread"], TextSettings(char_ngrams=None))
+    >>> known_shares(features, ["dark bread", "Bread", ""]).tolist()
+    [0.5, 1.0, nan]
+    """
+    size = _term_size(features)
+    if size is None:
+        return _split_shares(features, as_arrow(texts).to_pylist())
+    shares = [np.zeros(0)]
+    for block in in_blocks(as_arrow(texts), 1):
+        grams = extract_ngrams(normalise(block), False, (size, size))
+        rows = len(grams.offsets) - 1
+        row = np.repeat(np.arange(rows), np.diff(grams.offsets))
+        known_words = np.bincount(row, grams.times * _are_features(features, grams.hashes), rows)
+        with np.errstate(invalid="ignore"):
+            shares.append(known_words / np.bincount(row, grams.times, rows))
+    return np.concatenate(shares)
+
+
+def unknown_words(features: TextFeatures, text: str) -> tuple[str, ...]:
+    """Return the distinct unknown words of a text, in their order.
+
+    >>> features = TextFeatures.fit(["rye bread", "white bread"], TextSettings(char_ngrams=None))
+    >>> unknown_words(features, "Dark bread, dark ale")
+    ('dark', 'ale')
+    """
+    size = _term_size(features)
+    block = normalise(as_arrow([text]).chunk(0))
+    plain = block.text.tobytes().decode()
+    if size is None:
+        terms = plain.split()
+    else:
+        words = word_pattern(plain).findall(plain)
+        terms = [join_words(words[start : start + size]) for start in range(len(words) - size + 1)]
+    distinct = list(dict.fromkeys(terms))
+    shares = known_shares(features, distinct).tolist()
+    return tuple(term for term, share in zip(distinct, shares, strict=True) if share == 0)
+
+
+def _term_size(features: TextFeatures) -> int | None:
+    """Return the shortest length of word n-grams, or None if words are not features."""
+    sizes = features.settings.word_ngrams
+    return None if sizes is None or not len(features.words) else sizes[0]
+
+
+def _are_features(features: TextFeatures, hashes: Hashes) -> Bools:
+    """Return which word n-grams are features."""
+    lookup = features.words.lookup
+    if not len(lookup.runs):
+        return np.asarray(lookup.idf[(hashes >> lookup.shift).astype(np.int64)] > 0)
+    index = np.minimum(np.searchsorted(lookup.hashes, hashes), len(lookup.hashes) - 1)
+    return np.asarray(lookup.hashes[index] == hashes)
+
+
+def _split_shares(features: TextFeatures, texts: list[str]) -> NDArray[np.float64]:
+    """Return the share of the space-separated words of each text that have a feature."""
+    words = [text.split() for text in texts]
+    row = np.repeat(np.arange(len(texts)), [len(split) for split in words])
+    has_feature = np.diff(features.transform([word for split in words for word in split]).indptr) > 0
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.bincount(row, has_feature, len(texts)) / np.bincount(row, minlength=len(texts)))

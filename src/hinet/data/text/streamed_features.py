@@ -18,12 +18,11 @@ from hinet.data.text.features import (
     TextFeatures,
     TextSettings,
     Vocabulary,
-    parallel_map,
     resolve_min_df,
     spell_names,
 )
 from hinet.data.text.ngram_kernels import locate
-from hinet.data.text.text_input import as_arrow, in_blocks, normalise
+from hinet.data.text.text_input import as_arrow, in_blocks, normalise, parallel_map
 from hinet.parameters import resolve_threads
 from hinet.ragged import gather, offsets_of
 

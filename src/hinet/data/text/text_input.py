@@ -11,12 +11,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +44,8 @@ MIN_BLOCK_BYTES = 50_000
 BLOCKS_PER_THREAD = 4
 MAX_TEXT_BYTES = 10_000_000  # the n-grams of a text take about 150 times its size
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 _REMEDY = "leave the row out, or give an empty text"
 
 _CODES, _ASCII_CODES = 0x110000, 0x80
@@ -163,6 +166,15 @@ def _row_error(texts: Any, first_row: int, array: pa.ChunkedArray | None = None)
     )
 
 
+def arrow_chunks(chunks: Iterable[Any]) -> Iterator[pa.ChunkedArray]:
+    """Yield chunks of texts as Arrow arrays; errors number the rows across chunks."""
+    row = 0
+    for chunk in chunks:
+        array = as_arrow(chunk, row)
+        row += len(array)
+        yield array
+
+
 def in_blocks(texts: pa.ChunkedArray, threads: int) -> list[pa.LargeStringArray]:
     """Split texts into blocks of whole rows, enough to keep all threads busy."""
     total = sum(int(np.diff(_offsets(chunk)[[0, -1]])[0]) for chunk in texts.chunks)
@@ -183,6 +195,14 @@ def _offsets(array: pa.LargeStringArray) -> Ints64:
     if not len(array):
         return np.zeros(1, np.int64)
     return np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]
+
+
+def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
+    """Return ``work(item)`` for every item, computed in threads; a single item starts no thread."""
+    if threads == 1 or len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(threads, len(items))) as pool:
+        return list(pool.map(work, items))
 
 
 def normalise(block: pa.LargeStringArray) -> TextBlock:
