@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hinet import FileError, HiNetError, Taxonomy, extras, memory
+from hinet import FileError, HiNetError, Taxonomy, extras, parameters
 from hinet.data.tables import (
     Columns,
     ColumnSelection,
@@ -111,7 +111,7 @@ def test_other_archives_and_zip_bombs_raise(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(FileError, match="cannot be read as an Excel file"):
         Taxonomy.from_file(path)
     write_sheet(path, ROWS)
-    monkeypatch.setattr(memory, "total_memory", lambda: 8_000)
+    monkeypatch.setattr(parameters, "total_memory", lambda: 8_000)
     with pytest.raises(FileError, match="unpacks to more than there is memory for"):
         list(labelled_blocks([str(path)], query, TableOptions(), FailFast()))
     monkeypatch.undo()
