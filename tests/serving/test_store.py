@@ -57,11 +57,10 @@ def test_a_file_of_another_format_is_refused(path: Path, format: int) -> None:
 
 
 def test_a_file_whose_creation_was_interrupted_is_opened(path: Path) -> None:
+    marks = f"PRAGMA application_id = {FEEDBACK.application}; PRAGMA user_version = {FEEDBACK.format};"
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("PRAGMA journal_mode = WAL")
-        database.executescript(
-            f"BEGIN; {FEEDBACK.schema} {FEEDBACK.marks} COMMIT;"
-        )  # all of it is in the write-ahead log
+        database.executescript(f"BEGIN; {FEEDBACK.schema} {marks} COMMIT;")  # all of it is in the write-ahead log
         with closing(Store.open(path)) as store:
             assert store.add(*verdict("a", "rye")) == 1
 
