@@ -13,12 +13,12 @@ import scipy.sparse as sp
 from hinet import FileError, HiNetError, Layers, Taxonomy, Traces
 from hinet.data.matrices import MixedRows, SparseMatrix, validate_weights
 from hinet.engine import EngineSettings, FusedModel, Search, Targets, ValidationRows, fit
-from hinet.engine.model.experts import EXPERTS, PROTOTYPES, Experts, Mix
+from hinet.engine.model.experts import EXPERTS, PROTOTYPES, Experts, Mix, usual_mix
 from hinet.engine.model.groups import LabelSpans
 from hinet.engine.training.deep import TitleColumns
 from hinet.engine.training.mixing import MixCost, learned_mix
 from hinet.engine.training.neighbours import prototypes
-from hinet.engine.training.plan import PlanInput, TrainingPlan, usual_mix
+from hinet.engine.training.plan import PlanInput, TrainingPlan
 from hinet.progress import EpochRecord, LineProgress, SilentProgress
 
 FEATURES = 40

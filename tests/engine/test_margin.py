@@ -176,6 +176,14 @@ def test_further_training_adds_the_weights_of_new_labels(trained: FusedModel) ->
     assert accuracy(alone(further), rows[own], [labels[row] for row in own]) > 0.9
 
 
+def test_a_new_label_without_enough_rows_of_others_scores_as_before(trained: FusedModel) -> None:
+    rows, traces, labels = data("tree", seed=2)
+    own = np.flatnonzero(np.array(labels) == UNKNOWN[0])
+    further = fit(rows[own], traces.take(own), SETTINGS, start=trained)
+    for one, other in zip(further.experts.margin, trained.experts.margin, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_it_is_not_for_dags_with_one_label_per_row() -> None:
     rows, traces, _ = data("dag")
     with pytest.raises(HiNetError, match="the margin expert is for trees and for several labels per row; leave it out"):
@@ -190,6 +198,7 @@ def test_by_default_rows_of_few_labels_have_it_if_they_are_long_or_few() -> None
     assert settings.wants_margin(20, 10_000, 1_000, 10_000, layers)
     assert not settings.wants_margin(20, 10_000, 1_000, 10_000, layers, dense=True)
     assert not settings.wants_margin(20, 4_990, 499, 10_000, layers)
+    assert not settings.wants_margin(20, 10_000, 1_000, 10_000, layers, titles=501)
     assert not settings.wants_margin(129, 20_000, 2_000, 10_000, layers)
     assert not settings.wants_margin(2_501, 200_000, 1_000, 10_000, layers)
     assert not settings.wants_margin(20, 200_000, 1_000, 10_000_000, layers)

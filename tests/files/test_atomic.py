@@ -37,6 +37,15 @@ def test_a_path_with_nul_raises(tmp_path: Path) -> None:
         write_text(str(tmp_path / "a\0b"), "text")
 
 
+def test_files_that_appear_in_a_new_folder_meanwhile_are_kept(tmp_path: Path) -> None:
+    target = tmp_path / "folder"
+    target.mkdir()
+    with pytest.raises(FileError, match="cannot be written"), new_folder(target):
+        (target / "mine.txt").write_text("precious")
+    assert (target / "mine.txt").read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [target]
+
+
 def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
     target = tmp_path / "folder"
     with new_folder(target) as unfinished:

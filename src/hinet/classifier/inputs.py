@@ -649,11 +649,11 @@ def default_vectors(texts: Any, progress: Progress, *, few: bool, alone: bool = 
     if share < MIN_WORD_SHARE:
         progress.message(f"no static vectors: these are for English, and know {share:.0%} of the words")
         return None
-    if alone or (few and share >= MIN_WORD_SHARE_FOR_ALL):
-        progress.message(f"all experts read static vectors of {vectors.package}")
-        return DefaultVectors(vectors, private=False)
-    progress.message(f"texts are also compared by static vectors of {vectors.package}")
-    return DefaultVectors(vectors if few else vectors.first_columns(COMPARED_COLUMNS), private=True)
+    private = not alone and not (few and share >= MIN_WORD_SHARE_FOR_ALL)
+    progress.message(
+        f"{'texts are also compared by' if private else 'all experts read'} static vectors of {vectors.package}"
+    )
+    return DefaultVectors(vectors if few else vectors.first_columns(COMPARED_COLUMNS), private)
 
 
 def _evenly_spaced(texts: Any) -> Any:

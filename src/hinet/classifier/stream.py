@@ -374,7 +374,10 @@ class StreamWriter:
         features, layers, titles = self.features, self.labelled.codec.layers, self.titles
         values = [self.parameters[name] for name in ("class_weight", "multilabel", "path_sep", "columns")]
         values += [self._seed, len(self.stream.held_out), features.count, features.describe(), layers.taxonomy.ids]
-        values += [self.stream.summary.digest, None if titles is None else (titles.texts, titles.weight)]
+        values += [
+            self.stream.summary.digest,
+            None if titles is None else (titles.texts, titles.nodes.tolist(), titles.weight),
+        ]
         digest = hashlib.blake2b(repr(values).encode(errors="surrogatepass"), digest_size=20)
         arrays = [*features.to_arrays().values(), layers.node, layers.ends, layers.option_offsets, layers.option_neuron]
         for array in arrays:

@@ -269,8 +269,11 @@ class EngineSettings:
         *,
         flat: bool = False,
         dense: bool = False,
+        titles: int = 0,
     ) -> bool:
         """Return whether to train the margin expert on ``rows`` rows with ``values`` non-zero values.
+
+        The last ``titles`` rows are titles, which are not held out.
 
         With several labels per row, it comes in addition to a ``flat`` expert. It does not read ``dense`` columns, so
         that it does not replace the wide expert next to them if rows are few.
@@ -284,7 +287,7 @@ class EngineSettings:
             return flat and values > LONG_ROW * rows
         small = labels * features <= MAX_MARGIN_WEIGHTS and labels * values <= MAX_MARGIN_PRODUCTS
         min_rows = max(MIN_SHORT_MARGIN_ROWS, MIN_ROWS_PER_LABEL * labels)
-        few = self.wide and labels <= MAX_SHORT_MARGIN_LABELS and min_rows <= rows < FEW_ROWS and not dense
+        few = self.wide and labels <= MAX_SHORT_MARGIN_LABELS and min_rows <= rows - titles < FEW_ROWS and not dense
         return possible and small and (few or values > LONG_ROW * rows) and not self.is_quick
 
     @property
@@ -367,7 +370,7 @@ def settings_for(
     if dense and several and not shape.streamed:
         return _for_dense_sets(settings, shape)
     if dense:
-        settings = _for_dense_rows(settings, shape.rows)
+        settings = _for_dense_rows(settings, shape)
     if vectors is None:
         return settings
     settings = replace(settings, whiten=True)
@@ -408,13 +411,13 @@ def _set_dropout(rows: int) -> float:
     return max(MIN_SET_DROPOUT, SET_DROPOUT - SET_DROPOUT_STEP * doublings)
 
 
-def _for_dense_rows(settings: EngineSettings, rows: int) -> EngineSettings:
-    """Return the settings for dense rows with one label each; small data sets get more epochs."""
+def _for_dense_rows(settings: EngineSettings, shape: RowShape) -> EngineSettings:
+    """Return the settings for dense rows with one label each; small data sets get more epochs, and no margins."""
+    rows = shape.rows
     min_epochs = settings.fewer_if_quick(min(MAX_DENSE_EPOCHS, round(DENSE_ROWS / rows)))
     epochs = settings.deep_epochs or max(settings.epochs_of_deep(rows), min_epochs)
-    return replace(
-        settings, deep_rate=DENSE_RATE, deep_epochs=epochs, wide_rate=WIDE_RATE, margin=bool(settings.margin)
-    )
+    margin = settings.margin if settings.margin is not None or shape.features > LONG_ROW else False
+    return replace(settings, deep_rate=DENSE_RATE, deep_epochs=epochs, wide_rate=WIDE_RATE, margin=margin)
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,9 @@ def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
             raise FileError(path, "exists already; name a new folder, or remove the old one first")
         temporary.mkdir(parents=replace)
         yield temporary
-        if target.exists():
+        if target.exists() and not replace:
+            target.rmdir()  # fails if files appeared in it meanwhile
+        elif target.exists():
             target.rename(old)
         temporary.rename(target)
     except OSError as error:

@@ -329,9 +329,14 @@ class Service:
     # Feedback
 
     @ENDPOINTS.add("POST /v1/feedback", schemas.FeedbackResponse, "Keep a verdict", 201)
-    @with_store
-    def feedback(self, asked: schemas.FeedbackRequest) -> Json:
+    async def feedback(self, asked: schemas.FeedbackRequest) -> Json:
         """Store a verdict, and return once it is on disk."""
+        kept, correction = await self._stored(asked)
+        return {**kept, "learned": correction is not None and await self._remembered(kept["model"], correction)}
+
+    @with_store
+    def _stored(self, asked: schemas.FeedbackRequest) -> tuple[Json, Correction | None]:
+        """Store a verdict; return what the answer says of it, and the correction that the model should remember."""
         model, store = self.models.get(asked.model), self._open_store()
         given = _given(model, store, asked)
         kept = {"model": model.name, "received": utc_now()}
@@ -341,15 +346,18 @@ class Service:
                     "verdict", "skip removes a row from the review queue: give its id as review without nodes"
                 )
             store.skip(model.name, asked.review)
-            return {"id": asked.review, **kept, "learned": False}
+            return {"id": asked.review, **kept}, None
         key, row = self._training_row(model, given, asked.nodes)
         entry = Entry(
             0, kept["received"], model.name, model.version, asked.verdict, row, asked.nodes, asked.predicted
         )  # fmt: skip
         number = store.add(entry, key, asked.review)
         self.metrics.feedback.labels(model.name, asked.verdict).inc()
-        learned = len(asked.nodes) == 1 and self.learn(model.name, Correction(row, asked.nodes[0]))
-        return {"id": number, **kept, "learned": learned}
+        return {"id": number, **kept}, Correction(row, asked.nodes[0]) if len(asked.nodes) == 1 else None
+
+    @in_thread
+    def _remembered(self, name: str, correction: Correction) -> bool:
+        return self.learn(name, correction)
 
     def learn(self, name: str, correction: Correction) -> bool:
         """Let a model remember what is on disk already; return whether it could."""
@@ -411,15 +419,22 @@ class Service:
         return self.store
 
     @ENDPOINTS.add("GET /v1/review", schemas.ReviewPage, "Rows to review")
-    @with_store
-    def review(self, asked: schemas.ReviewQuery) -> Json:
+    async def review(self, asked: schemas.ReviewQuery) -> Json:
         """Return the most doubtful rows of the review queue, with the answers of the current model."""
         model = self.models.get(asked.model)
         if not self.settings.review:
             raise ProblemError(409, "not-enabled", "start the service with --review for a review queue")
+        items, total = await self._most_doubtful(asked, model.name)
+        return await self._reviewed(asked, model, items, total)
+
+    @with_store
+    def _most_doubtful(self, asked: schemas.ReviewQuery, name: str) -> tuple[Sequence[Doubt], int]:
         store = self._open_store()
         self.flush()
-        items, total = store.queue(model.name, asked.order, asked.offset, asked.limit)
+        return store.queue(name, asked.order, asked.offset, asked.limit)
+
+    @in_thread
+    def _reviewed(self, asked: schemas.ReviewQuery, model: ServedModel, items: Sequence[Doubt], total: int) -> Json:
         shown = []
         for item in items:
             text, row = (item.input, None) if isinstance(item.input, str) else (None, item.input)

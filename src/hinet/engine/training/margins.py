@@ -40,6 +40,9 @@ MAX_EPOCHS, MAX_SET_EPOCHS = 6, 2  # epochs, and those for each set of rows
 TOLERANCE = 0.1  # maximum violation of the optimality conditions
 LOGITS_PER_MARGIN = 10.0
 MIN_LOGIT = 0.01  # weights that usually add less to a logit are dropped
+MIN_NEW_ROWS = 5  # rows of a new label in further training from which its margin is learned, once
+OTHERS_PER_NEW_ROW = 2  # minimum number of rows of other labels for each; without them it would always win
+BYTES_TO_JOIN = 40  # memory per weight of the model that is trained further, while new ones are sorted in
 MIN_SQUARE = 1e-12
 
 ROUNDS = 4  # how often hard rows are added
@@ -391,9 +394,12 @@ class LabelMargins:
         self._data, self._seed, self._features = LabelledRows.of(context), context.settings.seed, context.features
         self._before = None if context.start is None else context.start.experts.margin
         labels = len(context.spans.neuron)
-        learned = np.bincount(self._data.label, minlength=labels) > 0
-        if self._before is not None and len(self._before.bias):
-            learned &= self._before.bias == 0  # the score of a label without rows
+        rows = np.bincount(self._data.label, minlength=labels)
+        learned = rows > 0
+        if self._before is not None:
+            learned = (rows >= MIN_NEW_ROWS) & (len(self._data.label) - rows >= OTHERS_PER_NEW_ROW * rows)
+            if len(self._before.bias):
+                learned &= self._before.bias == 0  # the score of a label without rows
         self.labels = np.flatnonzero(learned)
         self._bias = np.zeros(labels, np.float32)
 
@@ -499,7 +505,8 @@ class MarginTraining(ExpertTraining):
             return MemoryPlan(0, 0, 0, 0)
         if isinstance(self._margins, LabelMargins):
             weights = 4 * len(self._margins.labels) * self.context.features
-            return MemoryPlan(weights, 0, 0, 3 * weights)
+            before = 0 if self.context.start is None else len(self.context.start.experts.margin.value)
+            return MemoryPlan(weights, 0, 0, 3 * weights + BYTES_TO_JOIN * before)
         entries = len(self.context.targets.arrays.entry_target)
         steps = min(entries + ROUNDS * (HARD_ROWS * labels + HARD_PER_ROW * entries), labels * rows.row_count)
         weights = 8 * WEIGHTS_OF_LABEL * labels

@@ -103,6 +103,16 @@ def learned_mix(cost_of: MixCost) -> tuple[Floats, float]:
     return mix, lowest
 
 
+def lowest_scaled_cost(cost_of: MixCost) -> float:
+    """Return the lowest cost of the experts' own mix times a factor."""
+
+    def cost(factor: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        value, gradient = cost_of(factor[0] * cost_of.start)
+        return value, np.array([gradient @ cost_of.start])
+
+    return _minimum(cost, np.ones(1))[1]
+
+
 def scaled_mix(cost_of: MixCost) -> tuple[Floats, float]:
     """Return the experts' own mix times a factor, and the weight of the log shares, 0 if these gain little.
 
@@ -200,11 +210,14 @@ def _blend_all(context: TrainingContext, experts: Experts, trainings: Mapping[st
     several = context.layers.multilabel
     counts = None if several else context.counts
 
-    keeps_ratio = bool(experts.mix[MARGIN]) and len(targets) < MIN_ROWS_TO_WEIGH_MARGINS
+    keeps_ratio = bool(experts.mix[MARGIN]) and len(targets) < MIN_ROWS_TO_WEIGH_MARGINS and not several
 
     def with_mix(experts: Experts, rows: SparseMatrix) -> tuple[Experts, float]:
-        mix, cost = learned_mix(MixCost(rows, targets, context.groups, experts, counts))
-        return experts._replace(mix=experts.mix if keeps_ratio else mix), cost
+        cost_of = MixCost(rows, targets, context.groups, experts, counts)
+        if keeps_ratio:
+            return experts, lowest_scaled_cost(cost_of)
+        mix, cost = learned_mix(cost_of)
+        return experts._replace(mix=mix), cost
 
     best, lowest = with_mix(experts, rows)
     gain, chosen = max(MIN_GAIN, MIN_TOTAL_GAIN / max(len(targets), 1)), dict[str, float]()

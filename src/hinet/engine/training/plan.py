@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.model.experts import EXPERTS, MARGIN, NEIGHBOURS, Experts, Floats, Memory, Mix
+from hinet.engine.model.experts import (
+    EXPERTS,
+    NEIGHBOURS,
+    USUAL_NEIGHBOURS,
+    Experts,
+    Floats,
+    Memory,
+    Mix,
+    usual_mix,
+)
 from hinet.engine.model.experts.neighbours import with_nearest
 from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.groups import Groups, LabelSpans
@@ -50,9 +59,6 @@ from hinet.progress import EpochRecord
 from hinet.ragged import evenly_spaced
 from hinet.taxonomy import STOP, Layers
 
-USUAL_MARGIN, REST = 0.35, 0.7  # weight of the margin expert in the mix, and the factor of the others with it
-SETS_WITH_MARGIN = Mix(deep=0.1, flat=0.4, margin=0.55)
-USUAL_NEIGHBOURS = 0.12  # weight of neighbours in the mix
 MEMORY_SHARE = 0.5  # maximum size of vectors that only neighbours read, relative to the embeddings
 MAX_MONITORED = 2_000  # validation rows whose accuracy is recorded after every epoch
 MIN_HOLDOUT_ROWS, MAX_HOLDOUT_ROWS = 500, 20_000  # numbers of training rows for which a holdout decides the mix
@@ -211,43 +217,9 @@ class TrainingPlan:
         return FusedModel(context.layers, experts, tuple(history), merged=context.rows.merged)
 
 
-def usual_mix(
-    *,
-    wide: bool,
-    flat: bool,
-    margin: bool = False,
-    long: bool = False,
-    vectors: bool = False,
-    several: bool = False,
-) -> Floats:
-    """Return the default mix, without validation rows.
-
-    The wide expert gets more weight for long rows, and less with vectors of texts, which it does not read. With several
-    labels per row the flat expert gets most weight, and margins more than it.
-    """
-    if flat and several and margin:
-        return np.array(SETS_WITH_MARGIN, np.float32)
-    if flat and several:
-        chosen = Mix(deep=0.1, wide=0.2, flat=0.7) if wide else Mix(deep=0.2, flat=0.8)
-    elif flat and wide:
-        chosen = Mix(deep=0.3, wide=0.3, flat=0.3) if long else Mix(deep=0.4, wide=0.1, flat=0.4)
-    elif flat:
-        chosen = Mix(deep=0.5, flat=0.5)
-    elif wide:
-        chosen = Mix(deep=0.7, wide=0.2) if vectors else Mix(deep=0.5, wide=0.5)
-    else:
-        chosen = Mix(deep=1.0)
-    mix = np.array(chosen, np.float32)
-    if margin:
-        mix *= np.float32(REST)
-        mix[MARGIN] = USUAL_MARGIN
-    return mix
-
-
 def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> TrainingContext:
     """Return the data in the form that kernels read, and the sizes of the experts."""
-    settings, valid = data.settings, data.valid
-    layers, columns = rows.targets.layers, rows.columns
+    settings, valid, layers, columns = data.settings, data.valid, rows.targets.layers, rows.columns
     _check_layers(settings, start, layers, columns)
     checked, monitored = _checked_validation(valid, layers, columns)
     groups, starts_fresh = Groups.of(layers), start is None
@@ -279,7 +251,8 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
         rows = rows.with_whitened(whitening(rows.matrix.dense, arrays.entry_target[arrays.row_offsets[:-1]]))
     log_shares = _log_shares(layers, groups, sums.options)
     adjustment = np.where(sums.options[groups.row_options()] > 0, np.float32(settings.adjustment) * log_shares, 0)
-    has_flat, has_margin = _label_experts(rows, settings, start, sums, spans, features)
+    titles = data.titles if starts_fresh and not layers.multilabel else None
+    has_flat, has_margin = _label_experts(rows, titles, settings, start, sums, spans, features)
     if starts_fresh and layers.multilabel and has_margin:
         members = settings.members or 1
     return TrainingContext(
@@ -292,7 +265,7 @@ def _context(rows: TrainingRows, data: PlanInput, start: FusedModel | None) -> T
         sums=sums,
         prior=_prior(layers, groups, sums),
         log_shares=log_shares,
-        titles=data.titles if starts_fresh and not layers.multilabel else None,
+        titles=titles,
         memory=memory,
         members=members,
         has_flat=has_flat,
@@ -332,6 +305,7 @@ def _merged_columns(rows: TrainingRows, sums: RowSums) -> NDArray[np.int32] | No
 
 def _label_experts(
     rows: TrainingRows,
+    titles: TitleColumns | None,
     settings: EngineSettings,
     start: FusedModel | None,
     sums: RowSums,
@@ -345,7 +319,9 @@ def _label_experts(
     has_flat = _wants_flat(settings, layers, sums.options, rows.row_count)
     size = len(spans.neuron), len(rows.matrix.indices), rows.row_count, features
     dense = rows.matrix.dense.shape[1] > 0
-    return has_flat, rows.is_whole and settings.wants_margin(*size, layers, flat=has_flat, dense=dense)
+    count = 0 if titles is None else len(titles.nodes)
+    wanted = settings.wants_margin(*size, layers, flat=has_flat, dense=dense, titles=count)
+    return has_flat, rows.is_whole and wanted
 
 
 def _checked_validation(

@@ -10,15 +10,7 @@
 The logit of an option is a weighted sum over the experts. If an expert scores labels, its score of an option is the
 log-sum-exp of the labels below it, so that each expert by itself is a proper distribution over labels.
 
-To add an expert:
-
-1. Write a module of this package with a NamedTuple of its arrays, its inlined scoring functions and a subclass of
-   :class:`ExpertRecord`. Its class for training, an ``ExpertTraining``, may be in the same module.
-2. Add it to the tables below: ``EXPERTS``, ``Mix``, ``Experts`` and the indices.
-3. Call its scoring functions in :mod:`hinet.engine.search.scoring_kernels`.
-4. Write its tests.
-
-Saving, loading, explanations, transfer, training, checkpoints and compilation follow from the record.
+CONTRIBUTING describes how to add an expert.
 """
 
 from __future__ import annotations
@@ -34,7 +26,18 @@ from hinet.engine.model.experts.record import ExpertRecord, Floats
 from hinet.engine.model.experts.wide import WIDE_RECORD, WideExpert
 from hinet.engine.model.groups import LabelSpans
 
-__all__ = ["EXPERTS", "DeepExpert", "ExpertRecord", "Experts", "Floats", "LabelWeights", "Memory", "Mix", "WideExpert"]
+__all__ = [
+    "EXPERTS",
+    "DeepExpert",
+    "ExpertRecord",
+    "Experts",
+    "Floats",
+    "LabelWeights",
+    "Memory",
+    "Mix",
+    "WideExpert",
+    "usual_mix",
+]
 
 EXPERTS: tuple[ExpertRecord, ...] = (
     DEEP_RECORD,
@@ -72,3 +75,40 @@ class Experts(NamedTuple):
 
 DEEP, WIDE, FLAT, PROTOTYPES, NEIGHBOURS, MARGIN = range(len(Mix._fields))  # indices into ``mix`` for kernels
 SCORES_LABELS = np.array([record.outputs == "labels" for record in EXPERTS])  # indexed like ``mix``
+
+USUAL_MARGIN, REST = 0.35, 0.7  # weight of the margin expert in the mix, and the factor of the others with it
+SETS_WITH_MARGIN = Mix(deep=0.1, flat=0.4, margin=0.55)
+USUAL_NEIGHBOURS = 0.12  # weight of neighbours in the mix
+
+
+def usual_mix(
+    *,
+    wide: bool,
+    flat: bool,
+    margin: bool = False,
+    long: bool = False,
+    vectors: bool = False,
+    several: bool = False,
+) -> Floats:
+    """Return the default mix, without validation rows.
+
+    The wide expert gets more weight for long rows, and less with vectors of texts, which it does not read. With several
+    labels per row the flat expert gets most weight, and margins more than it.
+    """
+    if flat and several and margin:
+        return np.array(SETS_WITH_MARGIN, np.float32)
+    if flat and several:
+        chosen = Mix(deep=0.1, wide=0.2, flat=0.7) if wide else Mix(deep=0.2, flat=0.8)
+    elif flat and wide:
+        chosen = Mix(deep=0.3, wide=0.3, flat=0.3) if long else Mix(deep=0.4, wide=0.1, flat=0.4)
+    elif flat:
+        chosen = Mix(deep=0.5, flat=0.5)
+    elif wide:
+        chosen = Mix(deep=0.7, wide=0.2) if vectors else Mix(deep=0.5, wide=0.5)
+    else:
+        chosen = Mix(deep=1.0)
+    mix = np.array(chosen, np.float32)
+    if margin:
+        mix *= np.float32(REST)
+        mix[MARGIN] = USUAL_MARGIN
+    return mix
